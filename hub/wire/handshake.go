@@ -3,9 +3,8 @@ package wire
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha1" //nolint:gosec // what RFC 6455 section 4.2.2 asks for
+	"crypto/sha1"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/centrifugal/protocol/cfjson"
 )
 
 // Limits of a request's head; beyond them the answer is 431 (RFC 6585 section 5).
@@ -43,6 +44,10 @@ func (e *HandshakeError) Error() string {
 
 func badRequest(reason string) *HandshakeError {
 	return &HandshakeError{Status: http.StatusBadRequest, Reason: reason}
+}
+
+func headTooLarge() *HandshakeError {
+	return &HandshakeError{Status: http.StatusRequestHeaderFieldsTooLarge, Reason: "request head too large"}
 }
 
 // headReader is what http.ReadRequest reads a head from.
@@ -106,8 +111,8 @@ func scanHead(b []byte) (n, hosts int, refusal *HandshakeError) {
 		if i < 0 && len(window) < MaxHead {
 			return 0, 0, nil
 		}
-		if i < 0 || lines > MaxHeaderLines+1 {
-			return 0, 0, &HandshakeError{Status: http.StatusRequestHeaderFieldsTooLarge, Reason: "request head too large"}
+		if i < 0 {
+			return 0, 0, headTooLarge()
 		}
 		line, crlf := bytes.CutSuffix(window[n:n+i], []byte{'\r'})
 		if !crlf {
@@ -118,7 +123,10 @@ func scanHead(b []byte) (n, hosts int, refusal *HandshakeError) {
 			return n, hosts, nil // a head of nothing else fails to parse
 		}
 		if lines == 0 {
-			continue
+			continue // the request line
+		}
+		if lines > MaxHeaderLines {
+			return 0, 0, headTooLarge()
 		}
 		name, _, ok := bytes.Cut(line, []byte{':'})
 		if !ok || !isToken(name) {
@@ -246,15 +254,6 @@ func AppendUpgradeResponse(dst []byte, r *http.Request, e Encoding) []byte {
 	return append(dst, "\r\n\r\n"...)
 }
 
-// problem is a problem detail of RFC 9457.
-type problem struct {
-	Type   string `json:"type"`
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Code   string `json:"code"`
-}
-
 // AppendErrorResponse appends a complete HTTP/1.1 response that refuses a
 // request with a problem document (RFC 9457) and closes the connection.
 func AppendErrorResponse(dst []byte, e *HandshakeError) []byte {
@@ -263,10 +262,11 @@ func AppendErrorResponse(dst []byte, e *HandshakeError) []byte {
 	if code == "" {
 		code = strings.ReplaceAll(strings.ToLower(title), " ", "_")
 	}
-	body, err := json.Marshal(problem{Type: "about:blank", Title: title, Status: e.Status, Detail: e.Reason, Code: code})
-	if err != nil {
-		panic(err) // strings and an integer always have a JSON form
-	}
+	body := cfjson.AppendString([]byte(`{"type":"about:blank","title":`), title)
+	body = strconv.AppendInt(append(body, `,"status":`...), int64(e.Status), 10)
+	body = cfjson.AppendString(append(body, `,"detail":`...), e.Reason)
+	body = cfjson.AppendString(append(body, `,"code":`...), code)
+	body = append(body, '}')
 	dst = append(dst, "HTTP/1.1 "...)
 	dst = strconv.AppendInt(dst, int64(e.Status), 10)
 	dst = append(dst, ' ')

@@ -41,7 +41,11 @@ func (e Encoding) Ping() []byte { return pings[e] }
 func (e Encoding) AppendReply(dst []byte, r *protocol.Reply) ([]byte, error) {
 	if e == Protobuf {
 		size := r.SizeCF()
-		return appendMessage(appendDelimited(dst, size), r, size, dst)
+		out, err := appendMessage(appendDelimited(dst, size), r, size)
+		if err != nil {
+			return dst, err
+		}
+		return out, nil
 	}
 	b, err := protocol.DefaultJsonReplyEncoder.Encode(r)
 	if err != nil {
@@ -61,36 +65,34 @@ func (e Encoding) AppendPush(dst []byte, p *protocol.Push) ([]byte, error) {
 func (e Encoding) AppendPublication(dst []byte, room string, p *protocol.Publication) (out []byte, start, end int, err error) {
 	if e == Protobuf {
 		size := p.SizeCF()
-		push := fieldSize(size)
-		if room != "" {
-			push += fieldSize(len(room))
-		}
-		out = appendDelimited(dst, fieldSize(push))
-		out = appendField(out, tagReplyPush, push)
-		if room != "" {
-			out = append(appendField(out, tagPushChannel, len(room)), room...)
-		}
+		out = appendReplyHead(dst, 0, tagReplyPush, fieldSize(len(room))+fieldSize(size))
+		out = append(appendField(out, tagPushChannel, len(room)), room...)
 		out = appendField(out, tagPushPub, size)
-		out, err = appendMessage(out, p, size, dst)
-		if err != nil {
+		if out, err = appendMessage(out, p, size); err != nil {
 			return dst, 0, 0, err
 		}
 		return out, len(out) - size, len(out), nil
 	}
-	if !cfjson.ValidRaw(p.Data) || p.Info != nil && !(cfjson.ValidRaw(p.Info.ConnInfo) && cfjson.ValidRaw(p.Info.ChanInfo)) {
+	if !validRaw(p) {
 		return dst, 0, 0, ErrInvalidJSON
 	}
+	const tail = "}}"
 	out, mark := openFrame(dst)
-	out = append(out, `{"push":{"channel":`...)
-	out = cfjson.AppendString(out, room)
+	out = cfjson.AppendString(append(out, `{"push":{"channel":`...), room)
 	out = append(out, `,"pub":`...)
-	start = len(out)
+	before := len(out)
 	out = p.AppendJSON(out)
-	size := len(out) - start
-	out = append(out, "}}"...)
-	out = closeFrame(out, mark, e.opCode())
-	end = len(out) - len("}}")
+	size := len(out) - before
+	out = closeFrame(append(out, tail...), mark, e.opCode())
+	end = len(out) - len(tail)
 	return out, end - size, end, nil
+}
+
+// validRaw reports whether the raw fields of p may stand in JSON.
+func validRaw(p *protocol.Publication) bool {
+	info := p.GetInfo()
+	return cfjson.ValidRaw(p.Data) && cfjson.ValidRaw(p.PrevData) &&
+		cfjson.ValidRaw(info.GetConnInfo()) && cfjson.ValidRaw(info.GetChanInfo())
 }
 
 // Subscription is a subscription that a connect reply tells of.
@@ -101,8 +103,9 @@ type Subscription struct {
 	Publications [][]byte
 }
 
-// errTwice guards against a field that would be written twice.
-var errTwice = errors.New("wire: publications or subs are given in the result too")
+// errSpliced guards the fields that are spliced in, which would be there twice,
+// and map state, which is not part of the product.
+var errSpliced = errors.New("wire: the result holds publications, state or subs of its own")
 
 // AppendSubscribeReply appends one frame with the reply to subscribe command id.
 // pubs are bare publications of e, in order, which stand in for
@@ -113,9 +116,11 @@ func (e Encoding) AppendSubscribeReply(dst []byte, id uint32, r *protocol.Subscr
 		return dst, err
 	}
 	if e == Protobuf {
-		size := s.size()
-		out := appendReplyHead(dst, id, tagReplySubscribe, size)
-		return s.append(out, dst)
+		out, err := s.append(appendReplyHead(dst, id, tagReplySubscribe, s.size()))
+		if err != nil {
+			return dst, err
+		}
+		return out, nil
 	}
 	out, mark := openFrame(dst)
 	out = appendJSONHead(out, id, `"subscribe":`)
@@ -128,7 +133,7 @@ func (e Encoding) AppendSubscribeReply(dst []byte, id uint32, r *protocol.Subscr
 // subs stand in for r.Subs; that must be empty.
 func (e Encoding) AppendConnectReply(dst []byte, id uint32, r *protocol.ConnectResult, subs []Subscription) ([]byte, error) {
 	if len(r.Subs) != 0 {
-		return dst, errTwice
+		return dst, errSpliced
 	}
 	if e == JSON && !(cfjson.ValidRaw(r.Data) && (r.Dict == nil || cfjson.ValidRaw(r.Dict.Data))) {
 		return dst, ErrInvalidJSON
@@ -139,7 +144,11 @@ func (e Encoding) AppendConnectReply(dst []byte, id uint32, r *protocol.ConnectR
 		}
 	}
 	if e == Protobuf {
-		return appendProtobufConnect(dst, id, r, subs)
+		out, err := appendProtobufConnect(dst, id, r, subs)
+		if err != nil {
+			return dst, err
+		}
+		return out, nil
 	}
 	out, mark := openFrame(dst)
 	out = appendJSONHead(out, id, `"connect":`)
@@ -161,32 +170,32 @@ func (e Encoding) AppendConnectReply(dst []byte, id uint32, r *protocol.ConnectR
 	return closeFrame(out, mark, e.opCode()), nil
 }
 
-func appendProtobufConnect(dst []byte, id uint32, r *protocol.ConnectResult, subs []Subscription) (out []byte, err error) {
+func appendProtobufConnect(dst []byte, id uint32, r *protocol.ConnectResult, subs []Subscription) ([]byte, error) {
 	own := r.SizeCF()
 	size := own
 	for i := range subs {
 		size += fieldSize(subs[i].entrySize())
 	}
-	out = appendReplyHead(dst, id, tagReplyConnect, size)
-	if out, err = appendMessage(out, r, own, dst); err != nil {
-		return dst, err
+	dst, err := appendMessage(appendReplyHead(dst, id, tagReplyConnect, size), r, own)
+	if err != nil {
+		return nil, err
 	}
 	for i := range subs {
 		s := &subs[i]
-		out = appendField(out, tagConnectSubs, s.entrySize())
-		out = append(appendField(out, tagEntryKey, len(s.Room)), s.Room...)
-		out = appendField(out, tagEntryValue, s.size())
-		if out, err = s.append(out, dst); err != nil {
-			return dst, err
+		dst = appendField(dst, tagConnectSubs, s.entrySize())
+		dst = append(appendField(dst, tagEntryKey, len(s.Room)), s.Room...)
+		dst = appendField(dst, tagEntryValue, s.size())
+		if dst, err = s.append(dst); err != nil {
+			return nil, err
 		}
 	}
-	return out, nil
+	return dst, nil
 }
 
 // check reports what keeps s from being written in e.
 func (s *Subscription) check(e Encoding) error {
-	if len(s.Result.Publications) != 0 {
-		return errTwice
+	if len(s.Result.Publications) != 0 || len(s.Result.State) != 0 {
+		return errSpliced
 	}
 	if e == JSON && !cfjson.ValidRaw(s.Result.Data) {
 		return ErrInvalidJSON
@@ -223,11 +232,11 @@ func (s *Subscription) size() int {
 // entrySize is the length of the entry in the map of a connect result.
 func (s *Subscription) entrySize() int { return fieldSize(len(s.Room)) + fieldSize(s.size()) }
 
-// append appends the SubscribeResult as a Protobuf message, or returns undo.
-func (s *Subscription) append(dst, undo []byte) ([]byte, error) {
-	dst, err := appendMessage(dst, s.Result, s.Result.SizeCF(), undo)
+// append appends the SubscribeResult as a Protobuf message, publications included.
+func (s *Subscription) append(dst []byte) ([]byte, error) {
+	dst, err := appendMessage(dst, s.Result, s.Result.SizeCF())
 	if err != nil {
-		return undo, err
+		return nil, err
 	}
 	for _, p := range s.Publications {
 		dst = append(appendField(dst, tagResultPublications, len(p)), p...)
@@ -292,13 +301,12 @@ type message interface {
 	MarshalToSizedBufferCF(b []byte) (int, error)
 }
 
-// appendMessage appends m, which takes size bytes, or returns undo.
-func appendMessage(dst []byte, m message, size int, undo []byte) ([]byte, error) {
-	dst = slices.Grow(dst, size)
+// appendMessage appends m, which takes size bytes.
+func appendMessage(dst []byte, m message, size int) ([]byte, error) {
 	n := len(dst)
-	dst = dst[:n+size]
+	dst = slices.Grow(dst, size)[:n+size]
 	if _, err := m.MarshalToSizedBufferCF(dst[n:]); err != nil {
-		return undo, err
+		return nil, err
 	}
 	return dst, nil
 }
