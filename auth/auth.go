@@ -78,7 +78,7 @@ type Verifier struct {
 	keys     []key
 	issuer   string
 	audience string
-	leeway   int64 // seconds
+	leeway   time.Duration
 }
 
 // New checks o and returns its verifier. The error names every key of the
@@ -87,7 +87,7 @@ func New(o Options) (*Verifier, error) {
 	v := &Verifier{
 		issuer:   o.Issuer,
 		audience: o.Audience,
-		leeway:   int64(o.Leeway / time.Second),
+		leeway:   o.Leeway,
 	}
 	var problems []error
 	if o.HMACSecret != "" {
@@ -152,7 +152,7 @@ func (v *Verifier) Trusts(keyID string) bool {
 // Expired reports whether a token with this exp (Unix seconds) is over at now,
 // leeway included: the same rule by which [Verifier.Connection] admits it.
 func (v *Verifier) Expired(exp int64, now time.Time) bool {
-	return now.Unix() >= exp+v.leeway
+	return now.Add(-v.leeway).Unix() >= exp
 }
 
 // IsSample reports whether a secret or an API key is one that was copied from

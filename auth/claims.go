@@ -239,7 +239,7 @@ func (v *Verifier) standard(p *payload) (s standard, err error) {
 // inTime checks nbf and exp with the leeway. It comes last, so that an expired
 // token is known to be right in everything else.
 func (v *Verifier) inTime(s standard, now time.Time) error {
-	if s.nbf > now.Unix()+v.leeway {
+	if s.nbf > now.Add(v.leeway).Unix() {
 		return invalid("nbf is in the future")
 	}
 	if v.Expired(s.exp, now) {
