@@ -1,0 +1,4 @@
+package poll
+
+// Default returns the best backend of this system.
+func Default() Backend { return Epoll() }

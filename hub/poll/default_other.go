@@ -1,0 +1,6 @@
+//go:build !linux
+
+package poll
+
+// Default returns the best backend of this system.
+func Default() Backend { return Portable() }
