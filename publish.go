@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+	"time"
+
+	"hub/hub"
+)
+
+const (
+	// publishTimeout is above the 4 s that a write may wait for its turn.
+	publishTimeout = 10 * time.Second
+	// maxInput bounds what is read from standard input or from an answer.
+	maxInput = 1 << 20
+)
+
+// operatorOptions returns the secrets of a server that the caller runs: those of
+// a configuration file or, without one, of the development server in dataDir.
+func operatorOptions(file, dataDir string) (hub.Options, error) {
+	if file != "" {
+		c, err := loadConfig(file)
+		if err != nil {
+			return hub.Options{}, err
+		}
+		return c.options, nil
+	}
+	o := hub.DefaultOptions()
+	s, err := loadDevSecrets(dataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, fmt.Errorf("no development server has run with -data %s; start one, or give -config", dataDir)
+	}
+	o.Auth.HMACSecret, o.API.Key, o.Admin.Key = s.HMACSecret, s.APIKey, s.AdminKey
+	return o, err
+}
+
+func (p *program) publish(ctx context.Context, args []string) error {
+	flags := p.flags("publish", "[flags] ROOM DATA|-")
+	url := flags.String("url", "http://"+defaultListen, "`URL` of the server")
+	db := flags.String("db", "default", "`name` of the database")
+	key := flags.String("key", "", "server API key; env:NAME and file:PATH keep it out of the process list")
+	id := flags.String("id", "", "idempotency `key`: the same again publishes once")
+	file := flags.String("config", "", "configuration `file` to take the key from")
+	dataDir := flags.String("data", defaultDataDir, "data `directory` of a development server to take the key from")
+	rest, err := parseFlags(flags, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) != 2 {
+		return misuse("publish needs a room and its data, got %d arguments", len(rest))
+	}
+	room, data := rest[0], []byte(rest[1])
+	if err := errors.Join(hub.ValidRoom(room), hub.ValidDatabase(*db)); err != nil {
+		return misuse("%v", err)
+	}
+	if rest[1] == "-" {
+		if data, err = io.ReadAll(io.LimitReader(p.stdin, maxInput)); err != nil {
+			return fmt.Errorf("read data: %w", err)
+		}
+	}
+	if !json.Valid(data) {
+		return errors.New(`data is not JSON; a text needs quotes: '"hello"'`)
+	}
+	secret, err := resolve(*key)
+	if err != nil {
+		return fmt.Errorf("-key: %w", err)
+	}
+	if secret == "" {
+		o, err := operatorOptions(*file, *dataDir)
+		if err != nil {
+			return err
+		}
+		secret = o.API.Key
+	}
+	call := apiCall{url: strings.TrimSuffix(*url, "/") + apiPath(*db) + "publish", key: secret}
+	var position struct {
+		Offset uint64 `json:"offset"`
+		Epoch  string `json:"epoch"`
+	}
+	request := map[string]any{"channel": room, "data": json.RawMessage(data)}
+	if *id != "" {
+		request["idempotency_key"] = *id
+	}
+	if err := call.do(ctx, request, &position); err != nil {
+		return fmt.Errorf("publish to %s: %w", room, err)
+	}
+	fmt.Fprintln(p.stdout, formatPosition(position.Offset, position.Epoch))
+	return nil
+}
+
+func apiPath(db string) string {
+	if db == "default" {
+		return "/api/"
+	}
+	return "/v1/" + db + "/api/"
+}
+
+// formatPosition writes a position as -since takes it; a room without history
+// has none.
+func formatPosition(offset uint64, epoch string) string {
+	if epoch == "" {
+		return "-"
+	}
+	return fmt.Sprintf("%d:%s", offset, epoch)
+}
+
+// apiCall is one method of the server API.
+type apiCall struct{ url, key string }
+
+// do sends a request and decodes the result of its answer. The key is sent to
+// the URL given and nowhere else: redirects are not followed.
+func (c apiCall) do(ctx context.Context, request, result any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-API-Key", c.key)
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	w, err := client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer w.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(w.Body, maxInput))
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	if w.StatusCode != http.StatusOK {
+		var problem struct{ Title, Detail string }
+		if json.Unmarshal(answer, &problem) == nil && problem.Title+problem.Detail != "" {
+			return fmt.Errorf("%s: %s", w.Status, strings.TrimSpace(problem.Title+" "+problem.Detail))
+		}
+		return errors.New(w.Status)
+	}
+	var reply struct {
+		Error *struct {
+			Code    uint32
+			Message string
+		}
+		Result json.RawMessage
+	}
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	if reply.Error != nil {
+		return fmt.Errorf("%s (error %d)", reply.Error.Message, reply.Error.Code)
+	}
+	return json.Unmarshal(reply.Result, result)
+}

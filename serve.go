@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"hub/hub"
+	"hub/store"
+)
+
+func (p *program) serve(ctx context.Context, args []string) error {
+	fs := p.flags("serve", "[-config hub.toml]")
+	file := fs.String("config", "", "configuration `file`; without one the server is for development on this machine")
+	listen := fs.String("listen", defaultListen, "`address` of the development server, loopback only")
+	dataDir := fs.String("data", defaultDataDir, "data `directory` of the development server")
+	level := fs.String("log-level", "info", "debug, info, warn or error")
+	format := fs.String("log-format", "", "text or json; by default text on a terminal, else json")
+	rest, err := parseFlags(fs, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return misuse("serve takes no arguments, got %q", rest[0])
+	}
+	log, err := newLogger(p.stderr, *level, *format)
+	if err != nil {
+		return err
+	}
+	if *file == "" {
+		return p.serveDevelopment(ctx, log, *listen, *dataDir)
+	}
+	for name, key := range map[string]string{"listen": "server.listen", "data": "server.data_dir"} {
+		if given(fs, name) {
+			return misuse("-%s is for development; with -config set %s in the file", name, key)
+		}
+	}
+	c, err := loadServerConfig(*file)
+	if err != nil {
+		return err
+	}
+	for _, w := range c.warnings {
+		log.Warn("configuration", "file", *file, "warning", w)
+	}
+	s, err := start(c.options, log)
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+// start opens a server's databases and listeners; its Run serves and closes them.
+func start(o hub.Options, log *slog.Logger) (*hub.Server, error) {
+	s, err := hub.New(o, log)
+	if err != nil {
+		return nil, err
+	}
+	if warning := store.CheckFilesystem(o.Server.DataDir); warning != "" {
+		log.Warn("data directory", "dir", o.Server.DataDir, "warning", warning)
+	}
+	log.Info("listening", "addr", s.Addr(), "admin_addr", s.AdminAddr(), "version", o.Version)
+	return s, nil
+}
+
+// newLogger returns the logger of a server. The empty format is text on a
+// terminal and JSON elsewhere.
+func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, misuse("-log-level must be debug, info, warn or error, got %q", level)
+	}
+	if format == "" {
+		format = "json"
+		if isTerminal(w) {
+			format = "text"
+		}
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, misuse("-log-format must be text or json, got %q", format)
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// serveDevelopment runs a server that only this machine can reach.
+func (p *program) serveDevelopment(ctx context.Context, log *slog.Logger, listen, dataDir string) error {
+	o, err := developmentOptions(listen, dataDir)
+	if err != nil {
+		return err
+	}
+	s, err := start(o, log)
+	if err != nil {
+		return err
+	}
+	token, err := developmentToken(o)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(p.stdout, banner(typedAs(os.Args[0]), s.Addr(), s.AdminAddr(), o, token))
+	return s.Run(ctx)
+}
