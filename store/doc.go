@@ -1,0 +1,28 @@
+// Package store keeps the durable rooms of one database in one SQLite file and
+// loses nothing that it acknowledged.
+//
+// # The life of a publication
+//
+//  1. [DB.Publish] puts it on the queue, bounded in entries, bytes and waiting
+//     time, or refuses it (queue.go).
+//  2. The writer, the one goroutine that writes, takes everything waiting into
+//     one transaction, a savepoint for each operation (writer.go, batch.go,
+//     operation.go).
+//  3. The room's counter gives it the next offset (rooms.go).
+//  4. COMMIT. Anything that fails on the way, COMMIT too, abandons the whole
+//     batch: connection and cached counters are thrown away, and each operation
+//     runs again alone (writer.go).
+//  5. [Options].Committed gets the events, then each caller its outcome.
+//  6. Readers see it (reader.go) until the retention of its room, which holds
+//     at once in every read, makes the writer delete it (prune.go).
+//
+// # Ownership
+//
+//	queue              any goroutine, guarded by its mutex
+//	writer             the writer goroutine; after it ended, Close
+//	readers            a reader belongs to whoever took it from the pool
+//	Stats, Ready       atomics
+//	the database file  SQLite alone: nothing here opens it by other means, since
+//	                   closing such a descriptor drops SQLite's locks
+//	                   (sqlite.org/howtocorrupt.html, section 2.2)
+package store

@@ -1,0 +1,174 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// operation is one kind of write. apply runs it inside a savepoint of the
+// writer's transaction: it may run again after a failure, must not keep
+// anything of the transaction, and changes the room's counters and the batch
+// last, when nothing can fail any more.
+type operation interface {
+	apply(w *writer, b *batch) (Result, error)
+}
+
+// batch is one transaction's work and outcome.
+type batch struct {
+	entries   []entry
+	results   []outcome // of entries
+	events    []Event
+	dirty     []*room // rooms whose counters changed
+	published uint64
+}
+
+// outcome of one operation: its result or its refusal.
+type outcome struct {
+	Result
+	err error
+}
+
+func newBatch(entries []entry) *batch {
+	return &batch{entries: entries, results: make([]outcome, len(entries))}
+}
+
+func (b *batch) touch(r *room) {
+	if !r.dirty {
+		r.dirty = true
+		b.dirty = append(b.dirty, r)
+	}
+}
+
+// emit adds an event; room for all the batch is made at once.
+func (b *batch) emit(e Event) {
+	if b.events == nil {
+		b.events = make([]Event, 0, len(b.entries))
+	}
+	b.events = append(b.events, e)
+}
+
+// refuses tells the outcomes that concern one operation from those that end the
+// transaction. Only a constraint failure is certain to have undone its own
+// statement and nothing else (sqlite.org/lang_transaction.html, section 3).
+func refuses(err error) bool {
+	if errors.Is(err, ErrIDReused) || errors.Is(err, ErrRoomLimit) {
+		return true
+	}
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
+}
+
+// publish stores one publication.
+type publish struct {
+	Publish
+	hash []byte // of the data, when there is an ID
+}
+
+func (p *publish) apply(w *writer, b *batch) (Result, error) {
+	r, err := w.room(p.Room)
+	if err != nil {
+		return Result{}, err
+	}
+	if p.ID != "" {
+		if result, found, err := w.replay(r, p); found || err != nil {
+			return result, err
+		}
+	}
+	e := Event{Room: r.name, Epoch: r.epoch, Publication: p.Publication}
+	pub := &e.Publication
+	pub.Offset = r.top + 1
+	pub.Time = max(w.now, r.time)
+	retained := w.options.Retention(p.Room).Size > 0
+	if retained {
+		if err := w.insertPublication(r, pub); err != nil {
+			return Result{}, err
+		}
+	}
+	result := Result{Offset: pub.Offset, Epoch: r.epoch}
+	if p.ID != "" {
+		if err := w.exec(insertID, r.id, p.Caller, p.ID, p.hash, int64(result.Offset), result.Epoch, w.now); err != nil {
+			return Result{}, err
+		}
+	}
+	r.top, r.time = pub.Offset, pub.Time
+	switch {
+	case !retained:
+		r.first = r.top + 1
+	case r.oldest == 0:
+		r.oldest = r.top
+	}
+	b.touch(r)
+	b.emit(e)
+	b.published++
+	return result, nil
+}
+
+// replay finds the result that the id of p has already.
+func (w *writer) replay(r *room, p *publish) (Result, bool, error) {
+	var (
+		hash         []byte
+		offset, time int64
+		epoch        string
+	)
+	found, err := w.query(findID, []any{r.id, p.Caller, p.ID}, &hash, &offset, &epoch, &time)
+	if err != nil || !found || time <= w.now-w.options.IdempotencyTTL.Milliseconds() {
+		return Result{}, false, err
+	}
+	if !bytes.Equal(hash, p.hash) {
+		return Result{}, true, ErrIDReused
+	}
+	return Result{Offset: uint64(offset), Epoch: epoch, Replayed: true}, true, nil
+}
+
+func (w *writer) insertPublication(r *room, p *Publication) error {
+	var tags any
+	if len(p.Tags) > 0 {
+		b, err := json.Marshal(p.Tags)
+		if err != nil {
+			return fmt.Errorf("encode tags: %w", err)
+		}
+		tags = string(b)
+	}
+	return w.exec(insertEvent, r.id, int64(p.Offset), p.Time, p.User, p.Client,
+		blob(p.ConnInfo), blob(p.ChanInfo), tags, blob(p.Data))
+}
+
+// blob makes an empty value NULL.
+func blob(b []byte) any {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// removal begins a new incarnation of a room.
+type removal struct{ room string }
+
+func (o *removal) apply(w *writer, b *batch) (Result, error) {
+	r, err := w.existing(o.room)
+	if err != nil {
+		return Result{}, err
+	}
+	if r == nil {
+		return Result{Epoch: roomEpoch(w.epoch, 0)}, nil
+	}
+	r.incarnation++
+	r.epoch = roomEpoch(w.epoch, r.incarnation)
+	r.first = r.top + 1
+	w.sweep.due = true
+	b.touch(r)
+	b.emit(Event{Room: r.name, Epoch: r.epoch, Removed: true, Publication: Publication{Offset: r.top}})
+	return Result{Offset: r.top, Epoch: r.epoch}, nil
+}
+
+// probe writes as little as possible.
+type probe struct{}
+
+func (probe) apply(w *writer, _ *batch) (Result, error) {
+	return Result{}, w.exec(touch, w.now)
+}
