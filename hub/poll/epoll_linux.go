@@ -1,18 +1,13 @@
 package poll
 
 import (
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,134 +21,6 @@ func Epoll() Backend { return epollBackend{} }
 type epollBackend struct{}
 
 func (epollBackend) Name() string { return "epoll" }
-
-// Take takes over a *net.TCPConn, also one behind wrappers that give access to
-// it by a NetConn method and pass bytes through unchanged. Anything else, TLS
-// first of all, is errors.ErrUnsupported and left untouched.
-func (epollBackend) Take(c net.Conn, read []byte) (Handle, error) {
-	tc, prefix := unwrap(c, read)
-	if tc == nil {
-		return nil, fmt.Errorf("take %T: %w", c, errors.ErrUnsupported)
-	}
-	remote := addrPort(tc.RemoteAddr())
-	fd, err := duplicate(tc)
-	// The runtime's poller lets go of the socket; the duplicate keeps it open.
-	c.Close()
-	if err != nil {
-		return nil, fmt.Errorf("take %T: %w", c, err)
-	}
-	if err := tune(fd); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("take %T: %w", c, err)
-	}
-	return &descriptor{fd: fd, remote: remote, read: prefix}, nil
-}
-
-// unwrap finds the TCP connection under c, nil if there is none, and a copy of
-// the bytes that come before what can be read from it.
-func unwrap(c net.Conn, read []byte) (*net.TCPConn, []byte) {
-	prefix := slices.Clone(read)
-	for {
-		switch t := c.(type) {
-		case *net.TCPConn:
-			return t, prefix
-		case *prefixConn:
-			prefix = append(prefix, t.prefix...)
-			c = t.Conn
-		case *tls.Conn:
-			return nil, nil
-		case interface{ NetConn() net.Conn }:
-			c = t.NetConn()
-		default:
-			return nil, nil
-		}
-	}
-}
-
-// duplicate returns a non-blocking descriptor of our own for the socket of c.
-func duplicate(c syscall.Conn) (int, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	fd, dupErr := -1, error(nil)
-	err = raw.Control(func(f uintptr) {
-		fd, dupErr = unix.FcntlInt(f, unix.F_DUPFD_CLOEXEC, 0)
-	})
-	if err != nil {
-		return -1, err
-	}
-	if dupErr != nil {
-		return -1, os.NewSyscallError("fcntl", dupErr)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		unix.Close(fd)
-		return -1, os.NewSyscallError("fcntl", err)
-	}
-	return fd, nil
-}
-
-// notSentLowat bounds what the kernel queues beyond the peer's window. Without
-// it and SO_SNDBUF a peer that does not read costs 1.4 MB of kernel memory, with
-// it a tenth; a write smaller than it still goes out at once.
-const notSentLowat = 16 << 10
-
-// tune sets the options of a connection; on a listening TCP socket they are
-// inherited by what it accepts. Options unknown to the protocol (multipath TCP)
-// are left out.
-func tune(fd int) error {
-	for _, o := range [...]struct{ level, name, value int }{
-		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
-		{unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat},
-		{unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer},
-	} {
-		err := unix.SetsockoptInt(fd, o.level, o.name, o.value)
-		if err != nil && err != unix.ENOPROTOOPT && err != unix.EOPNOTSUPP {
-			return os.NewSyscallError("setsockopt", err)
-		}
-	}
-	return nil
-}
-
-// descriptor is the Handle of a raw socket.
-type descriptor struct {
-	fd     int // -1 once given away or closed
-	remote netip.AddrPort
-	read   []byte // precedes what the socket yields
-}
-
-func (d *descriptor) RemoteAddr() netip.AddrPort { return d.remote }
-
-func (d *descriptor) Conn(read []byte) (net.Conn, error) {
-	if d.fd < 0 {
-		return nil, net.ErrClosed
-	}
-	f := os.NewFile(uintptr(d.fd), "tcp")
-	d.fd = -1
-	c, err := net.FileConn(f) // works on a duplicate
-	f.Close()
-	if err != nil {
-		return nil, fmt.Errorf("descriptor to connection: %w", err)
-	}
-	return withPrefix(c, read, d.read), nil
-}
-
-func (d *descriptor) Close() {
-	if d.fd >= 0 {
-		hangUp(d.fd)
-		d.fd = -1
-	}
-}
-
-// hangUp closes fd after it has thrown away what was received and not read:
-// otherwise close(2) sends a reset, which destroys what the peer has not read
-// yet, a close frame for instance (RFC 2525 section 2.17). MSG_TRUNC discards
-// without a buffer, see tcp(7).
-func hangUp(fd int) {
-	const enough = 1 << 30
-	unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), 0, enough, unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0)
-	unix.Close(fd)
-}
 
 // Bits of epollPoller.wake.
 const (
@@ -200,7 +67,7 @@ func (epollBackend) NewPoller() (Poller, error) {
 		unix.Close(epfd)
 		return nil, fmt.Errorf("new poller: %w", os.NewSyscallError("eventfd", err))
 	}
-	// Slot 0 with sequence number 0: no socket has them.
+	// Slot 0, which no socket has.
 	if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, eventfd, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
 		unix.Close(eventfd)
 		unix.Close(epfd)
@@ -323,7 +190,7 @@ func (p *epollPoller) Wait(events []Event, timeout time.Duration) (int, error) {
 		k = max(k, 0) // -1 after a signal
 		wake := false
 		for i := range raw[:k] {
-			if raw[i].Pad == 0 {
+			if raw[i].Fd == 0 { // the eventfd's slot
 				wake = p.drain()
 				continue
 			}
@@ -428,147 +295,4 @@ func (p *epollPoller) Close() error {
 	unix.Close(p.eventfd)
 	p.eventfd = -1
 	return os.NewSyscallError("close", unix.Close(p.epfd))
-}
-
-// epollSocket is the Socket of a raw descriptor, and the place of an acceptor in
-// a poller. There are as many as connections: 56 bytes, 64 with the allocator's
-// rounding, of which 18 are the peer's address, since getpeername(2) has
-// forgotten it when the peer is gone.
-type epollSocket struct {
-	poller *epollPoller
-	owner  any
-	addr   [16]byte
-	fd     int32 // -1 once closed or detached
-	slot   uint32
-	seq    uint32
-	port   uint16
-	want   uint8
-	// prefixed is set while poller.prefixes has bytes that precede the kernel's.
-	prefixed bool
-}
-
-func (s *epollSocket) event(mask uint32) *unix.EpollEvent {
-	return &unix.EpollEvent{Events: mask, Fd: int32(s.slot), Pad: int32(s.seq)}
-}
-
-// mask is level-triggered, except when nothing is wanted: the kernel reports
-// hang-ups and errors all the same, and once is enough.
-func (s *epollSocket) mask() uint32 {
-	var m uint32
-	if s.want&wantRead != 0 {
-		m |= unix.EPOLLIN | unix.EPOLLRDHUP
-	}
-	if s.want&wantWrite != 0 {
-		m |= unix.EPOLLOUT
-	}
-	if m == 0 {
-		m = unix.EPOLLET
-	}
-	return m
-}
-
-func (s *epollSocket) Read(p []byte) (int, error) {
-	if s.fd < 0 {
-		return 0, net.ErrClosed
-	}
-	if len(p) == 0 {
-		return 0, nil
-	}
-	if s.prefixed {
-		return s.readPrefix(p), nil
-	}
-	for {
-		n, err := unix.Read(int(s.fd), p)
-		switch {
-		case n > 0:
-			return n, nil
-		case err == nil:
-			return 0, io.EOF
-		case err == unix.EAGAIN:
-			return 0, ErrAgain
-		case err != unix.EINTR:
-			return 0, os.NewSyscallError("read", err)
-		}
-	}
-}
-
-func (s *epollSocket) readPrefix(p []byte) int {
-	prefix := s.poller.prefixes[s]
-	n := copy(p, prefix)
-	if n == len(prefix) {
-		s.prefixed = false
-		delete(s.poller.prefixes, s)
-	} else {
-		s.poller.prefixes[s] = prefix[n:]
-	}
-	return n
-}
-
-func (s *epollSocket) Write(p []byte) (int, error) {
-	if s.fd < 0 {
-		return 0, net.ErrClosed
-	}
-	if len(p) == 0 {
-		return 0, nil
-	}
-	for {
-		n, err := unix.Write(int(s.fd), p)
-		switch {
-		case n == len(p):
-			return n, nil
-		case n > 0 || err == unix.EAGAIN:
-			return max(n, 0), ErrAgain
-		case err != unix.EINTR:
-			return 0, os.NewSyscallError("write", err)
-		}
-	}
-}
-
-func (s *epollSocket) Interest(read, write bool) {
-	var want uint8
-	if read {
-		want |= wantRead
-	}
-	if write {
-		want |= wantWrite
-	}
-	if s.fd < 0 || want == s.want {
-		return
-	}
-	s.want = want
-	if err := unix.EpollCtl(s.poller.epfd, unix.EPOLL_CTL_MOD, int(s.fd), s.event(s.mask())); err != nil {
-		// EPOLL_CTL_MOD fails only for a descriptor that is not there, see epoll_ctl(2).
-		panic(fmt.Sprintf("poll: change interest: %v", err))
-	}
-}
-
-func (s *epollSocket) Stalled(idle time.Duration) bool {
-	if s.fd < 0 {
-		return false
-	}
-	info, err := unix.GetsockoptTCPInfo(int(s.fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-	return err == nil && answers(info, idle)
-}
-
-// answers tells from the kernel's bookkeeping whether the peer's host still
-// answers. It does not when no acknowledgement came for idle though one is due:
-// for data that was sent, or for a second probe of its closed window (the
-// answer to the first may be under way, and probes get up to two minutes apart,
-// so their silence alone means nothing).
-func answers(info *unix.TCPInfo, idle time.Duration) bool {
-	due := info.Unacked > 0 || info.Probes > 1
-	return !due || time.Duration(info.Last_ack_recv)*time.Millisecond < idle
-}
-
-func (s *epollSocket) RemoteAddr() netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom16(s.addr).Unmap(), s.port)
-}
-
-func (s *epollSocket) Close() {
-	if s.fd < 0 {
-		return
-	}
-	fd := int(s.fd)
-	s.poller.release(s)
-	hangUp(fd)
 }
