@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/centrifugal/protocol"
 	"github.com/centrifugal/protocol/cfjson"
@@ -26,9 +25,8 @@ type CommandReader struct {
 // Commands returns a reader of the commands in payload, each of at most
 // maxCommand bytes.
 //
-// STRINGS OF JSON COMMANDS POINT INTO PAYLOAD. They change when it does: call
-// [OwnCommand] before the payload's buffer is used again if any string of the
-// command is kept or handed to another goroutine. Raw fields are copies.
+// The reader points into payload, commands never do: the decoders of the protocol
+// module (0.23.1) copy every string and raw field, and a test holds them to it.
 func (e Encoding) Commands(payload []byte, maxCommand int) CommandReader {
 	return CommandReader{rest: payload, maxCommand: maxCommand, encoding: e}
 }
@@ -97,100 +95,7 @@ func (r *CommandReader) splitDelimited() (b []byte, err error) {
 	return b, nil
 }
 
-// OwnCommand makes c independent of the payload it was decoded from: its
-// strings are cloned. Protobuf commands never need it.
-func OwnCommand(c *protocol.Command) {
-	if r := c.Connect; r != nil {
-		own(&r.Token, &r.Name, &r.Version, &r.Profile, &r.Dict)
-		if r.Subs != nil {
-			subs := make(map[string]*protocol.SubscribeRequest, len(r.Subs))
-			for room, s := range r.Subs {
-				ownSubscribe(s)
-				subs[strings.Clone(room)] = s
-			}
-			r.Subs = subs
-		}
-		if r.Headers != nil {
-			headers := make(map[string]string, len(r.Headers))
-			for name, value := range r.Headers {
-				headers[strings.Clone(name)] = strings.Clone(value)
-			}
-			r.Headers = headers
-		}
-	}
-	ownSubscribe(c.Subscribe)
-	if r := c.Unsubscribe; r != nil {
-		own(&r.Channel)
-	}
-	if r := c.Publish; r != nil {
-		own(&r.Channel, &r.Key)
-	}
-	if r := c.Presence; r != nil {
-		own(&r.Channel)
-	}
-	if r := c.PresenceStats; r != nil {
-		own(&r.Channel)
-	}
-	if r := c.History; r != nil {
-		own(&r.Channel)
-		if r.Since != nil {
-			own(&r.Since.Epoch)
-		}
-	}
-	if r := c.Rpc; r != nil {
-		own(&r.Method)
-	}
-	if r := c.Refresh; r != nil {
-		own(&r.Token)
-	}
-	ownSubRefresh(c.SubRefresh)
-}
-
-func own(fields ...*string) {
-	for _, f := range fields {
-		*f = strings.Clone(*f)
-	}
-}
-
-func ownSubscribe(r *protocol.SubscribeRequest) {
-	if r == nil {
-		return
-	}
-	own(&r.Channel, &r.Token, &r.Epoch, &r.Delta, &r.Cursor)
-	ownFilter(r.Tf)
-}
-
-func ownSubRefresh(r *protocol.SubRefreshRequest) {
-	if r == nil {
-		return
-	}
-	own(&r.Channel, &r.Token)
-	for i := range r.Untrack {
-		own(&r.Untrack[i])
-	}
-	for _, t := range r.Track {
-		if t == nil {
-			continue
-		}
-		own(&t.Signature)
-		for _, item := range t.Items {
-			if item != nil {
-				own(&item.Key)
-			}
-		}
-	}
-}
-
-// ownFilter recurses no deeper than the decoder does (cfjson.MaxDepth).
-func ownFilter(n *protocol.FilterNode) {
-	if n == nil {
-		return
-	}
-	own(&n.Op, &n.Key, &n.Cmp, &n.Val)
-	for i := range n.Vals {
-		own(&n.Vals[i])
-	}
-	for _, child := range n.Nodes {
-		ownFilter(child)
-	}
-}
+// OwnCommand does nothing.
+//
+// Deprecated: commands never point into the payload, see [Encoding.Commands].
+func OwnCommand(*protocol.Command) {}
