@@ -157,8 +157,8 @@ func FuzzConfig(f *testing.F) {
 	f.Add("[namespace.chat]\ndurable = 1\n[[limits]]\n\"a.b\" = {c = [1, {}]}\n'' = ''")
 	f.Add("limits.messages.burst = 1\nnamespace = {x = {}}")
 	f.Fuzz(func(t *testing.T, text string) {
-		if strings.Contains(text, "file:") {
-			t.Skip("would read this machine's files")
+		if len(text) > 16<<10 || strings.Contains(text, "file:") {
+			t.Skip("takes long, or would read this machine's files")
 		}
 		top, err := parseTOML(text)
 		if err != nil {

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,27 +23,55 @@ func TestMain(m *testing.M) {
 // TestScripts runs the whole program as its users do. Besides the commands of
 // package testscript there are:
 //
-//	exits CODE hub ARGS...      run, and require that exit code
-//	start NAME hub serve ARGS   start a server and wait until it listens; $NAME_ADDR
-//	                            and $NAME_ADMIN are its addresses, NAME.out and
-//	                            NAME.err what it printed
-//	stop NAME                   SIGTERM, and require exit code 0
-//	kill NAME                   SIGKILL
+//	exits CODE COMMAND ARGS...   run, and require that exit code
+//	spawn NAME COMMAND ARGS...   run beside the script; NAME.out and NAME.err are its output
+//	await FILE PATTERN           wait until a spawned process has printed that
+//	start NAME COMMAND ARGS...   spawn a server and await its addresses, $NAME_ADDR and $NAME_ADMIN
+//	finish NAME                  wait for the end, and require exit code 0
+//	term NAME                    SIGTERM, then finish
+//	crash NAME                   SIGKILL
+//
+// The condition [js] holds where the packages of testdata/js are installed.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
-			"start": startServer,
-			"stop":  stopServer,
-			"kill":  killServer,
+			"exits":  exits,
+			"spawn":  spawn,
+			"await":  await,
+			"start":  startServer,
+			"finish": finish,
+			"term":   term,
+			"crash":  crash,
 		},
+		Condition: condition,
 		Setup: func(e *testscript.Env) error {
-			e.Values[serversKey{}] = make(map[string]*server)
+			js, err := filepath.Abs("testdata/js")
+			if err != nil {
+				return err
+			}
+			e.Setenv("JS", js)
+			e.Setenv("NODE_PATH", os.Getenv(nodeModules))
+			e.Values[processesKey{}] = make(map[string]*process)
 			return nil
 		},
 	})
+}
+
+// nodeModules is the environment variable of a directory where the packages of
+// testdata/js/package.json are installed; .ci/run sets it.
+const nodeModules = "HUB_TEST_NODE_MODULES"
+
+// condition answers [js]: the JavaScript clients can run. In CI they must.
+func condition(name string) (bool, error) {
+	if name != "js" {
+		return false, fmt.Errorf("unknown condition %q", name)
+	}
+	if os.Getenv(nodeModules) == "" && os.Getenv("CI") == "true" {
+		return false, fmt.Errorf("%s is not set", nodeModules)
+	}
+	return os.Getenv(nodeModules) != "", nil
 }
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
@@ -65,80 +92,52 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// startTimeout and stopTimeout bound a server's start and stop on a slow machine.
-const (
-	startTimeout = 20 * time.Second
-	stopTimeout  = 20 * time.Second
-)
+// patience bounds every wait of a script on a slow machine.
+const patience = 20 * time.Second
 
-// server is a running `hub serve` of a script.
-type server struct {
+// process is a command of a script that runs beside it.
+type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed after err is set
 	err    error
 }
 
-type serversKey struct{}
+type processesKey struct{}
 
-func servers(ts *testscript.TestScript) map[string]*server {
-	return ts.Value(serversKey{}).(map[string]*server)
+// named returns the process that a command's only argument names.
+func named(ts *testscript.TestScript, args []string) *process {
+	p := ts.Value(processesKey{}).(map[string]*process)[strings.Join(args, " ")]
+	if p == nil {
+		ts.Fatalf("no process %q was started", args)
+	}
+	return p
 }
 
-func startServer(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: start NAME COMMAND ARGS...")
+func spawn(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: spawn NAME COMMAND ARGS...")
 	}
 	name := args[0]
 	path, err := lookPath(ts, args[1])
 	ts.Check(err)
-	s := &server{cmd: exec.Command(path, args[2:]...), exited: make(chan struct{})}
-	s.cmd.Dir = ts.MkAbs(".")
-	s.cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "TMPDIR=" + ts.Getenv("TMPDIR")}
 	stdout, err := os.Create(ts.MkAbs(name + ".out"))
 	ts.Check(err)
 	stderr, err := os.Create(ts.MkAbs(name + ".err"))
 	ts.Check(err)
-	log, logWriter, err := os.Pipe()
-	ts.Check(err)
-	s.cmd.Stdout, s.cmd.Stderr = stdout, logWriter
-	ts.Check(s.cmd.Start())
-	ts.Check(errors.Join(stdout.Close(), logWriter.Close()))
-	listening := make(chan [2]string, 1)
+	p := &process{cmd: exec.Command(path, args[2:]...), exited: make(chan struct{})}
+	p.cmd.Dir = ts.MkAbs(".")
+	p.cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "TMPDIR=" + ts.Getenv("TMPDIR")}
+	p.cmd.Stdout, p.cmd.Stderr = stdout, stderr
+	ts.Check(p.cmd.Start())
 	go func() {
-		defer close(s.exited)
-		findAddresses(io.TeeReader(log, stderr), listening)
-		_ = log.Close()
-		s.err = errors.Join(s.cmd.Wait(), stderr.Close())
+		defer close(p.exited)
+		p.err = errors.Join(p.cmd.Wait(), stdout.Close(), stderr.Close())
 	}()
 	ts.Defer(func() {
-		_ = s.cmd.Process.Kill()
-		<-s.exited
+		_ = p.cmd.Process.Kill()
+		<-p.exited
 	})
-	servers(ts)[name] = s
-	select {
-	case addr := <-listening:
-		ts.Setenv(name+"_ADDR", addr[0])
-		ts.Setenv(name+"_ADMIN", addr[1])
-	case <-s.exited:
-		ts.Fatalf("%s ended: %v\n%s", name, s.err, ts.ReadFile(name+".err"))
-	case <-time.After(startTimeout):
-		ts.Fatalf("%s does not listen after %v\n%s", name, startTimeout, ts.ReadFile(name+".err"))
-	}
-}
-
-// findAddresses reads a log to its end and sends the addresses it tells.
-func findAddresses(log io.Reader, found chan<- [2]string) {
-	lines := bufio.NewScanner(log)
-	for lines.Scan() {
-		var l struct {
-			Msg   string `json:"msg"`
-			Addr  string `json:"addr"`
-			Admin string `json:"admin_addr"`
-		}
-		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == "listening" {
-			found <- [2]string{l.Addr, l.Admin}
-		}
-	}
+	ts.Value(processesKey{}).(map[string]*process)[name] = p
 }
 
 // lookPath finds a command in the script's own PATH.
@@ -152,25 +151,67 @@ func lookPath(ts *testscript.TestScript, command string) (string, error) {
 	return "", exec.ErrNotFound
 }
 
-func stopServer(ts *testscript.TestScript, neg bool, args []string) {
-	s := servers(ts)[strings.Join(args, " ")]
-	if neg || s == nil {
-		ts.Fatalf("usage: stop NAME")
-	}
-	ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
-	select {
-	case <-s.exited:
-		ts.Check(s.err)
-	case <-time.After(stopTimeout):
-		ts.Fatalf("%s still runs %v after SIGTERM", args[0], stopTimeout)
+// waitFor returns the first match of pattern in what a process prints to a file.
+func waitFor(ts *testscript.TestScript, file string, pattern *regexp.Regexp) []string {
+	name, _, _ := strings.Cut(file, ".")
+	p := named(ts, []string{name})
+	deadline := time.After(patience)
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		if match := pattern.FindStringSubmatch(ts.ReadFile(file)); match != nil {
+			return match
+		}
+		select {
+		case <-poll.C:
+		case <-p.exited:
+			if match := pattern.FindStringSubmatch(ts.ReadFile(file)); match != nil {
+				return match
+			}
+			ts.Fatalf("%s ended (%v) without %s\n%s", name, p.err, pattern, ts.ReadFile(name+".err"))
+		case <-deadline:
+			ts.Fatalf("%s shows no %s within %v\n%s", file, pattern, patience, ts.ReadFile(name+".err"))
+		}
 	}
 }
 
-func killServer(ts *testscript.TestScript, neg bool, args []string) {
-	s := servers(ts)[strings.Join(args, " ")]
-	if neg || s == nil {
-		ts.Fatalf("usage: kill NAME")
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: await FILE PATTERN")
 	}
-	ts.Check(s.cmd.Process.Kill())
-	<-s.exited
+	pattern, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	waitFor(ts, args[0], pattern)
+}
+
+var listening = regexp.MustCompile(`"msg":"listening","addr":"([^"]+)","admin_addr":"([^"]*)"`)
+
+func startServer(ts *testscript.TestScript, neg bool, args []string) {
+	spawn(ts, neg, args)
+	match := waitFor(ts, args[0]+".err", listening)
+	ts.Setenv(args[0]+"_ADDR", match[1])
+	ts.Setenv(args[0]+"_ADMIN", match[2])
+}
+
+func finish(ts *testscript.TestScript, _ bool, args []string) {
+	p := named(ts, args)
+	select {
+	case <-p.exited:
+		if p.err != nil {
+			ts.Fatalf("%s: %v\n%s", args[0], p.err, ts.ReadFile(args[0]+".err"))
+		}
+	case <-time.After(patience):
+		ts.Fatalf("%s still runs after %v\n%s", args[0], patience, ts.ReadFile(args[0]+".err"))
+	}
+}
+
+func term(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Check(named(ts, args).cmd.Process.Signal(syscall.SIGTERM))
+	finish(ts, neg, args)
+}
+
+func crash(ts *testscript.TestScript, _ bool, args []string) {
+	p := named(ts, args)
+	ts.Check(p.cmd.Process.Kill())
+	<-p.exited
 }
