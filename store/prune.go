@@ -7,7 +7,7 @@ import (
 
 const (
 	maintenanceEvery = 200 * time.Millisecond // between two steps
-	sweepEvery       = 10 * time.Second       // between the starts of two sweeps over all rooms
+	sweepSteps       = 50                     // between the starts of two sweeps over all rooms, at least
 	sweepRooms       = 256                    // rooms looked at in one step
 	pruneRows        = 1_000                  // rows deleted at once
 	busySlack        = 64                     // rows above the size that a busy room may keep at least
@@ -73,7 +73,7 @@ func (w *writer) maintain() (more bool) {
 		return false // after a failure: the next batch or probe finds out
 	}
 	s := &w.sweep
-	if !s.running && !s.due && time.Since(s.began) < sweepEvery {
+	if !s.running && !s.due && time.Since(s.began) < sweepSteps*w.options.maintenance {
 		return false
 	}
 	if !s.running {
@@ -121,7 +121,7 @@ func (w *writer) sweepStep() (more bool, err error) {
 	more = budget == 0 || expired == pruneRows
 	s.left = s.left || more
 	if last && len(rooms) == 0 {
-		s.running, s.due = false, s.left
+		s.running, s.due = false, s.due || s.left
 	}
 	return more, w.exec(commit)
 }
