@@ -1,0 +1,46 @@
+package hub
+
+import (
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"hub/auth"
+)
+
+// adminRoutes serves metrics and profiles, to whoever has the admin key.
+func (s *Server) adminRoutes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !s.adminHost(r.Host):
+			writeProblem(w, refuse(http.StatusForbidden, "host", "the Host header names another server", 0))
+		case !auth.KeyEqual(s.opts.Admin.Key, bearer(r)):
+			w.Header().Set("WWW-Authenticate", `Bearer realm="hub admin"`)
+			writeProblem(w, refuse(http.StatusUnauthorized, "unauthorized", "send Authorization: Bearer with the admin key", 0))
+		default:
+			mux.ServeHTTP(w, r)
+		}
+	})
+}
+
+// adminHost refuses names that somebody else's DNS may have pointed here: the
+// Host must be an address, localhost, or the host of admin.listen.
+func (s *Server) adminHost(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	listen, _, _ := net.SplitHostPort(s.opts.Admin.Listen)
+	name = strings.ToLower(strings.Trim(name, "[]"))
+	return net.ParseIP(name) != nil || name == "localhost" || name != "" && name == strings.ToLower(listen)
+}

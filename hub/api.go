@@ -1,0 +1,191 @@
+package hub
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/centrifugal/protocol"
+
+	"hub/auth"
+)
+
+// The server API takes the requests of Centrifugo's HTTP API and answers in its
+// shapes: status 200 with a result or an error {code, message}.
+
+// maxAPIBody bounds a request of the server API, in bytes.
+const maxAPIBody = 16 << 20
+
+// apiCall begins a method and returns how to wait for its result. Writes are
+// submitted before it returns, so that those of a batch share commits; whatever
+// else there is to do happens in wait.
+type apiCall func(db *database, body []byte) (wait func() (any, *protocol.Error))
+
+// apiMethods are the methods of the server API, batch excepted. ordered says
+// that wait does the work, so that what came before must have ended.
+var apiMethods = map[string]struct {
+	call    apiCall
+	ordered bool
+}{
+	"publish":        {apiPublish, false},
+	"broadcast":      {apiBroadcast, false},
+	"subscribe":      {apiSubscribe, true},
+	"unsubscribe":    {apiUnsubscribe, true},
+	"disconnect":     {apiDisconnect, true},
+	"refresh":        {apiRefresh, true},
+	"presence":       {apiPresence, true},
+	"presence_stats": {apiPresenceStats, true},
+	"history":        {apiHistory, true},
+	"history_remove": {apiHistoryRemove, true},
+	"channels":       {apiChannels, true},
+	"info":           {apiInfo, true},
+}
+
+// serveAPI checks the key and runs one method.
+func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
+	if !auth.KeyEqual(s.opts.API.Key, apiKey(r)) {
+		w.Header().Set("WWW-Authenticate", `apikey realm="hub"`)
+		writeProblem(w, refuse(http.StatusUnauthorized, "unauthorized", "send X-API-Key, or Authorization: apikey, with the API key", 0))
+		return
+	}
+	name := r.PathValue("db")
+	if name == "" {
+		name = "default"
+	}
+	db := s.databases[name]
+	if db == nil {
+		writeProblem(w, refuse(http.StatusNotFound, "unknown_database", "there is no such database", 0))
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAPIBody))
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			writeProblem(w, refuse(http.StatusRequestEntityTooLarge, "too_large", "a request is at most 16 MiB", 0))
+			return
+		}
+		writeProblem(w, refuse(http.StatusBadRequest, "body", "the body cannot be read", 0))
+		return
+	}
+	method := r.PathValue("method")
+	if method == "batch" {
+		replies, e := apiBatch(db, body)
+		if e != nil {
+			writeJSON(w, http.StatusOK, apiReply{Error: apiErrorOf(e)})
+			return
+		}
+		writeJSON(w, http.StatusOK, map[string]any{"replies": replies})
+		return
+	}
+	m, ok := apiMethods[method]
+	if !ok {
+		writeProblem(w, refuse(http.StatusNotFound, "unknown_method", "there is no such method of the server API", 0))
+		return
+	}
+	result, e := m.call(db, body)()
+	writeJSON(w, http.StatusOK, apiReply{Error: apiErrorOf(e), Result: result})
+}
+
+func apiKey(r *http.Request) string {
+	if key := r.Header.Get("X-API-Key"); key != "" {
+		return key
+	}
+	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "apikey") {
+		return ""
+	}
+	return strings.TrimSpace(key)
+}
+
+// apiReply is the answer to one method.
+type apiReply struct {
+	Error  *apiError `json:"error,omitempty"`
+	Result any       `json:"result,omitempty"`
+}
+
+type apiError struct {
+	Code    uint32 `json:"code"`
+	Message string `json:"message"`
+}
+
+func apiErrorOf(e *protocol.Error) *apiError {
+	if e == nil {
+		return nil
+	}
+	return &apiError{Code: e.Code, Message: e.Message}
+}
+
+// decoded is an apiCall whose request is decoded into a T first.
+func decoded[T any](body []byte, call func(*T) func() (any, *protocol.Error)) func() (any, *protocol.Error) {
+	req := new(T)
+	if len(body) > 0 {
+		if err := decodeStrict(body, req); err != nil {
+			return refused(badRequest(strings.TrimPrefix(err.Error(), "json: ")))
+		}
+	}
+	return call(req)
+}
+
+// refused is a wait whose outcome is known.
+func refused(e *protocol.Error) func() (any, *protocol.Error) {
+	return func() (any, *protocol.Error) { return nil, e }
+}
+
+// apiBatch runs several methods in order and answers each.
+func apiBatch(db *database, body []byte) ([]map[string]any, *protocol.Error) {
+	var req struct {
+		Commands []map[string]json.RawMessage `json:"commands"`
+		Parallel bool                         `json:"parallel"` // commands keep their order all the same
+	}
+	if err := decodeStrict(body, &req); err != nil {
+		return nil, badRequest(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	replies := make([]map[string]any, len(req.Commands))
+	var waiting []func()
+	settle := func() {
+		for _, wait := range waiting {
+			wait()
+		}
+		waiting = waiting[:0]
+	}
+	for i, command := range req.Commands {
+		method, body, e := batchCommand(command)
+		if e != nil {
+			replies[i] = map[string]any{"error": apiErrorOf(e)}
+			continue
+		}
+		m := apiMethods[method]
+		if m.ordered {
+			settle()
+		}
+		wait := m.call(db, body)
+		waiting = append(waiting, func() {
+			result, e := wait()
+			if e != nil {
+				replies[i] = map[string]any{"error": apiErrorOf(e)}
+				return
+			}
+			replies[i] = map[string]any{method: result}
+		})
+		if m.ordered {
+			settle()
+		}
+	}
+	settle()
+	return replies, nil
+}
+
+func batchCommand(command map[string]json.RawMessage) (method string, body []byte, e *protocol.Error) {
+	if len(command) != 1 {
+		return "", nil, badRequest("a command of a batch is an object with one method")
+	}
+	for method, body := range command {
+		if _, ok := apiMethods[method]; !ok {
+			return "", nil, errMethodNotFound
+		}
+		return method, body, nil
+	}
+	return "", nil, errMethodNotFound
+}

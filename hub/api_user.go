@@ -1,0 +1,178 @@
+package hub
+
+import (
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/centrifugal/protocol"
+)
+
+// apiUser selects connections: those of a user, or one of them.
+type apiUser struct {
+	User   string `json:"user"`
+	Client string `json:"client"`
+}
+
+func (u *apiUser) check() *protocol.Error {
+	if u.User == "" {
+		return badRequest("user is missing")
+	}
+	return nil
+}
+
+// eachConn runs f on the loops for every connection that u selects, and waits.
+func (db *database) eachConn(u apiUser, f func(*loop, *conn)) {
+	db.server.eachLoop(func(l *loop) {
+		for c := l.users[userKey{db, u.User}]; c != nil; {
+			next := c.userNext // f may end c
+			if u.Client == "" || u.Client == c.id {
+				l.guard(c, func() { f(l, c) })
+			}
+			c = next
+		}
+	})
+}
+
+// eachLoop runs f on every loop, one after the other, and waits, unless the
+// server stops meanwhile.
+func (s *Server) eachLoop(f func(*loop)) {
+	var turn sync.Mutex
+	done := make(chan struct{}, len(s.loops))
+	for _, l := range s.loops {
+		l.post(func() {
+			turn.Lock()
+			defer turn.Unlock()
+			f(l)
+			done <- struct{}{}
+		})
+	}
+	for range s.loops {
+		select {
+		case <-done:
+		case <-s.context.Done():
+			return
+		}
+	}
+}
+
+func apiUnsubscribe(db *database, body []byte) func() (any, *protocol.Error) {
+	type request struct {
+		apiUser
+		Channel string `json:"channel"`
+	}
+	return decoded(body, func(req *request) func() (any, *protocol.Error) {
+		return func() (any, *protocol.Error) {
+			if e := req.check(); e != nil {
+				return nil, e
+			}
+			if err := ValidRoom(req.Channel); err != nil {
+				return nil, badRequest(err.Error())
+			}
+			db.eachConn(req.apiUser, func(l *loop, c *conn) {
+				if s := c.find(req.Channel); s != nil {
+					l.unsubscribe(s, unsubServer)
+				}
+			})
+			return struct{}{}, nil
+		}
+	})
+}
+
+func apiDisconnect(db *database, body []byte) func() (any, *protocol.Error) {
+	type request struct {
+		apiUser
+		Whitelist  []string `json:"whitelist"` // connections that stay
+		Disconnect *struct {
+			Code   uint16 `json:"code"`
+			Reason string `json:"reason"`
+		} `json:"disconnect"`
+	}
+	return decoded(body, func(req *request) func() (any, *protocol.Error) {
+		return func() (any, *protocol.Error) {
+			if e := req.check(); e != nil {
+				return nil, e
+			}
+			code := closeForced
+			if d := req.Disconnect; d != nil {
+				if d.Code < 3000 || d.Code > 4999 {
+					return nil, badRequest("disconnect.code must be between 3000 and 4999")
+				}
+				code = disconnectCode{d.Code, d.Reason}
+			}
+			db.eachConn(req.apiUser, func(l *loop, c *conn) {
+				for _, id := range req.Whitelist {
+					if id == c.id {
+						return
+					}
+				}
+				l.disconnect(c, code)
+			})
+			return struct{}{}, nil
+		}
+	})
+}
+
+func apiRefresh(db *database, body []byte) func() (any, *protocol.Error) {
+	type request struct {
+		apiUser
+		Expired  bool  `json:"expired"`
+		ExpireAt int64 `json:"expire_at"` // unix seconds
+	}
+	return decoded(body, func(req *request) func() (any, *protocol.Error) {
+		return func() (any, *protocol.Error) {
+			if e := req.check(); e != nil {
+				return nil, e
+			}
+			if !req.Expired && req.ExpireAt <= time.Now().Unix() {
+				return nil, badRequest("expire_at must be in the future, or expired true")
+			}
+			db.eachConn(req.apiUser, func(l *loop, c *conn) {
+				if req.Expired {
+					l.disconnect(c, closeExpired)
+					return
+				}
+				c.expires = req.ExpireAt
+				l.schedule(c)
+				l.push(c, &protocol.Push{Refresh: &protocol.Refresh{Expires: true, Ttl: l.server.ttl(req.ExpireAt)}})
+			})
+			return struct{}{}, nil
+		}
+	})
+}
+
+func apiSubscribe(db *database, body []byte) func() (any, *protocol.Error) {
+	type request struct {
+		apiUser
+		Channel      string          `json:"channel"`
+		Info         json.RawMessage `json:"info"`
+		Data         json.RawMessage `json:"data"`
+		ExpireAt     int64           `json:"expire_at"`
+		RecoverSince *apiPosition    `json:"recover_since"`
+	}
+	return decoded(body, func(req *request) func() (any, *protocol.Error) {
+		return func() (any, *protocol.Error) {
+			if e := req.check(); e != nil {
+				return nil, e
+			}
+			if _, e := db.namespace(req.Channel); e != nil {
+				return nil, e
+			}
+			db.eachConn(req.apiUser, func(l *loop, c *conn) {
+				sb := &subscribing{server: true, budget: new(int), info: req.Info, expires: req.ExpireAt}
+				if since := req.RecoverSince; since != nil {
+					sb.recover, sb.since, sb.epoch = true, since.Offset, since.Epoch
+				}
+				sb.done = func(l *loop, res *protocol.SubscribeResult, _ [][]byte, e *protocol.Error) {
+					if e == nil { // who is subscribed already stays so
+						l.push(c, &protocol.Push{Channel: req.Channel, Subscribe: &protocol.Subscribe{
+							Recoverable: res.Recoverable, Positioned: res.Positioned,
+							Epoch: res.Epoch, Offset: res.Offset, Data: raw(req.Data)}})
+					}
+				}
+				l.subscribe(c, req.Channel, sb)
+			})
+			return struct{}{}, nil
+		}
+	})
+}

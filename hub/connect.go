@@ -1,0 +1,194 @@
+package hub
+
+import (
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"runtime"
+	"time"
+
+	mathrand "math/rand/v2"
+
+	"github.com/centrifugal/protocol"
+
+	"hub/auth"
+	"hub/hub/wire"
+)
+
+// connect authenticates the connection. HMAC tokens cost about as much as two
+// socket visits (7 µs) and are verified here; public keys cost 40–90 µs, which
+// would delay everybody's delivery, so a worker verifies those.
+func (l *loop) connect(c *conn, id uint32, req *protocol.ConnectRequest) {
+	token := req.Token
+	if token == "" {
+		token = c.token
+	}
+	c.token = ""
+	if token == "" {
+		l.refuse(c, id, errUnauthorized)
+		return
+	}
+	verify(l, c, token, l.server.verifier.Connection, func(claims *auth.Claims, err error) {
+		l.authenticated(c, id, req, claims, err)
+	})
+}
+
+// verify calls then on the loop with what check says of a token.
+func verify[T any](l *loop, c *conn, token string, check func(string, time.Time) (T, error), then func(T, error)) {
+	if !l.server.verifier.Asymmetric(token) {
+		claims, err := check(token, time.Now())
+		then(claims, err)
+		return
+	}
+	c.begin(true)
+	l.server.verifying.do(func() {
+		claims, err := check(token, time.Now())
+		runtime.Gosched() // a loop that waits for this processor goes first
+		l.later(c, func() {
+			then(claims, err)
+			l.finish(c)
+		})
+	})
+}
+
+// refuse answers a failed connect. The client is to close; what it has sent
+// behind its connect command is discarded.
+func (l *loop) refuse(c *conn, id uint32, e *protocol.Error) {
+	l.fail(c, id, e)
+	if c.open() {
+		l.detach(c)
+		c.state = stateRefused
+		c.deadline = l.now + l.server.opts.Server.HandshakeTimeout
+		l.schedule(c)
+	}
+}
+
+func (l *loop) authenticated(c *conn, id uint32, req *protocol.ConnectRequest, claims *auth.Claims, err error) {
+	switch {
+	case errors.Is(err, auth.ErrExpired):
+		l.denied(c, "connect", err.Error())
+		l.refuse(c, id, errTokenExpired)
+		return
+	case err != nil:
+		l.denied(c, "connect", err.Error())
+		l.disconnect(c, closeInvalidToken)
+		return
+	case !claims.AllowsDatabase(c.db.name):
+		l.denied(c, "connect", "the token is not good for this database (claim db)")
+		l.disconnect(c, closeInvalidToken)
+		return
+	}
+	c.claims = claims
+	c.id = rand.Text()
+	c.state = stateConnected
+	c.deadline = 0
+	c.setExpiry(claims, l.server)
+	// Pings are spread over the interval, however many connect at once.
+	ping := l.server.opts.Server.PingInterval
+	c.nextPing = l.now + ping/2 + mathrand.N(ping/2+1)
+	l.addUser(c)
+	l.schedule(c)
+	l.serverSubscriptions(c, id, req)
+}
+
+// connecting collects the server-side subscriptions of a connect command.
+type connecting struct {
+	id      uint32
+	left    int
+	budget  int // bytes of publications that the reply may still take
+	subs    []wire.Subscription
+	failure *protocol.Error
+}
+
+// serverSubscriptions subscribes to the rooms of the token; the connect reply
+// comes when they are there, and before any of their publications.
+func (l *loop) serverSubscriptions(c *conn, id uint32, req *protocol.ConnectRequest) {
+	rooms := c.claims.Channels
+	if len(rooms) == 0 {
+		l.connected(c, &connecting{id: id})
+		return
+	}
+	if limit := l.server.opts.Limits.Subscriptions; limit > 0 && len(rooms) > limit {
+		l.refuse(c, id, errLimitExceeded)
+		return
+	}
+	c.held = true
+	c.begin(true)
+	all := &connecting{id: id, left: len(rooms), budget: maxReply}
+	for _, room := range rooms {
+		sb := &subscribing{server: true, budget: &all.budget}
+		if from := req.Subs[room]; from != nil {
+			sb.request(from)
+		}
+		sb.done = func(l *loop, res *protocol.SubscribeResult, pubs [][]byte, e *protocol.Error) {
+			switch {
+			case e == nil:
+				all.subs = append(all.subs, wire.Subscription{Room: room, Result: res, Publications: pubs})
+			case e != errAlreadySubbed: // a room named twice
+				all.failure = e
+			}
+			if all.left--; all.left == 0 && c.open() {
+				l.connected(c, all)
+				l.finish(c)
+			}
+		}
+		l.subscribe(c, room, sb)
+	}
+}
+
+// connected sends the connect reply.
+func (l *loop) connected(c *conn, all *connecting) {
+	if all.failure != nil {
+		l.refuse(c, all.id, all.failure)
+		return
+	}
+	o := &l.server.opts
+	res := &protocol.ConnectResult{
+		Client: c.id, Version: o.Version,
+		Ping: seconds(o.Server.PingInterval), Pong: true,
+		Expires: true, Ttl: l.server.ttl(c.claims.ExpiresAt),
+	}
+	out, err := c.enc.AppendConnectReply(l.outBuffer(c), all.id, res, all.subs)
+	if err != nil {
+		l.server.log.Error("connect reply cannot be encoded", slog.Any("error", err))
+		l.disconnect(c, closeInternal)
+		return
+	}
+	c.out = out
+	l.flushLater(c)
+	if c.held {
+		c.held = false
+		for _, s := range c.subs {
+			l.queue.add(s.shard)
+		}
+	}
+}
+
+// setExpiry makes the connection end when its token does.
+func (c *conn) setExpiry(claims *auth.Claims, s *Server) {
+	c.expires = claims.ExpiresAt + int64(s.opts.Auth.Leeway/time.Second)
+}
+
+// ttl is the time told for a token: so much less than is left that a client
+// which refreshes exactly then is in time.
+func (s *Server) ttl(expires int64) uint32 {
+	left := time.Until(time.Unix(expires, 0))
+	left -= min(s.opts.Auth.Revalidate, left/10)
+	return max(1, seconds(left))
+}
+
+func seconds(d time.Duration) uint32 { return uint32(max(0, d) / time.Second) }
+
+// denied logs which rule refused something; never the token.
+func (l *loop) denied(c *conn, what, why string) {
+	level := slog.LevelDebug
+	if l.server.opts.Development {
+		level = slog.LevelInfo
+	}
+	user := ""
+	if c.claims != nil {
+		user = c.claims.User
+	}
+	l.server.log.Log(l.server.context, level, "denied", slog.String("database", c.db.name),
+		slog.String("user", user), slog.String("what", what), slog.String("why", why))
+}

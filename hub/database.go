@@ -1,0 +1,313 @@
+package hub
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/centrifugal/protocol"
+
+	"hub/hub/wire"
+	"hub/store"
+)
+
+// database is a tenant: its store, its live rooms, its readers. Safe for
+// concurrent use.
+type database struct {
+	// fixed after new
+	server *Server
+	name   string
+	store  *store.DB
+	// queries answers history requests and room positions, pages reads for those
+	// who catch up.
+	queries, pages workers
+
+	connections atomic.Int64
+
+	mu    sync.RWMutex
+	rooms map[string]*room // live ones; guarded by mu
+}
+
+// pageReaders bounds the readers that serve catching up, so that a stampede
+// leaves some for everything else.
+const pageReaders = 4
+
+func openDatabase(s *Server, name string) (*database, error) {
+	db := &database{server: s, name: name, rooms: make(map[string]*room)}
+	o := &s.opts.Database
+	db.queries.max = max(1, o.Readers)
+	db.pages.max = max(1, min(pageReaders, o.Readers-1))
+	var err error
+	db.store, err = store.Open(store.Options{
+		Path:           databasePath(s.opts.Server.DataDir, name),
+		Synchronous:    o.Synchronous,
+		Readers:        o.Readers,
+		Queue:          o.Queue,
+		WriteTimeout:   o.WriteTimeout,
+		MaxRooms:       o.MaxRooms,
+		IdempotencyTTL: o.IdempotencyTTL,
+		Retention:      db.retention,
+		Committed:      db.committed,
+		Observe:        s.metrics.observeBatch,
+		Logger:         s.log.With(slog.String("database", name)),
+	})
+	return db, err
+}
+
+// retention tells the store what a room keeps.
+func (db *database) retention(name string) store.Retention {
+	ns, e := db.namespace(name)
+	if e != nil { // no longer declared: keep what is there
+		ns = &keepAll
+	}
+	return store.Retention{Size: ns.HistorySize, TTL: ns.HistoryTTL}
+}
+
+var keepAll = DefaultNamespace()
+
+// namespace returns the options of a room, or why the name is no room's.
+func (db *database) namespace(name string) (*Namespace, *protocol.Error) {
+	if err := ValidRoom(name); err != nil {
+		return nil, badRequest(err.Error())
+	}
+	prefix, _, found := strings.Cut(name, ":")
+	if !found {
+		prefix = "default"
+	}
+	if ns := db.server.namespaces[prefix]; ns != nil {
+		return ns, nil
+	}
+	if ns := db.server.namespaces[anyNamespace]; ns != nil && db.server.opts.Development {
+		return ns, nil
+	}
+	return nil, errUnknownChannel
+}
+
+// anyNamespace is the table that serves undeclared namespaces in development.
+const anyNamespace = "*"
+
+// committed hands what the store has committed to the live rooms, in order.
+func (db *database) committed(events []store.Event) {
+	for i := range events {
+		e := &events[i]
+		r := db.live(e.Room)
+		switch {
+		case r == nil:
+		case e.Removed:
+			r.removed(e.Epoch)
+		default:
+			r.committed(e)
+		}
+	}
+}
+
+// live returns a room if anybody is subscribed to it.
+func (db *database) live(name string) *room {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.rooms[name]
+}
+
+// room returns a live room, bringing it to life if need be.
+func (db *database) room(name string, ns *Namespace) *room {
+	if r := db.live(name); r != nil {
+		return r
+	}
+	db.mu.Lock()
+	r := db.rooms[name]
+	fresh := r == nil
+	if fresh {
+		r = newRoom(db, name, ns)
+		db.rooms[name] = r
+	}
+	db.mu.Unlock()
+	if fresh && r.durable() {
+		db.queries.do(func() {
+			p, err := db.store.Position(db.server.context, name)
+			if err != nil {
+				db.readFailed("position", err)
+			}
+			r.loaded(p, err)
+		})
+	}
+	return r
+}
+
+// reap ends a room that nobody is subscribed to any more.
+func (db *database) reap(r *room) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.users == 0 && r.state != roomDead {
+		r.state = roomDead
+		if db.rooms[r.name] == r {
+			delete(db.rooms, r.name)
+		}
+	}
+}
+
+// forget takes a dead room out of the table.
+func (db *database) forget(r *room) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.rooms[r.name] == r {
+		delete(db.rooms, r.name)
+	}
+}
+
+// requestPage has the publications after cursor read into the room's feeds, one
+// reading at a time; the loops are told when it is there.
+func (r *room) requestPage(cursor uint64) {
+	r.mu.Lock()
+	begin := !r.reading
+	r.reading = true
+	r.mu.Unlock()
+	if begin {
+		r.db.pages.do(func() { r.readPage(cursor) })
+	}
+}
+
+func (r *room) readPage(cursor uint64) {
+	sizes := &r.db.server.sizes
+	page, err := r.db.store.Page(r.db.server.context, r.name, cursor, sizes.pageEvents, sizes.pageBytes)
+	if err != nil {
+		r.db.readFailed("page", err)
+	}
+	r.db.server.metrics.pages.Inc()
+	r.mu.Lock()
+	r.reading = false
+	var victims []*segment
+	if err == nil {
+		if page.Pruned {
+			floor := page.Top.Offset
+			if len(page.Events) > 0 {
+				floor = page.Events[0].Offset - 1
+			}
+			r.floor.Store(max(r.floor.Load(), floor))
+		}
+		if len(page.Events) > 0 {
+			victims = r.keepPage(page.Events)
+		}
+	}
+	r.mu.Unlock()
+	dropAll(victims)
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.loop.post(func() { sh.loop.catchUp(sh, err != nil) })
+	}
+}
+
+// keepPage frames what was read, for each encoding in use.
+func (r *room) keepPage(events []store.Publication) (victims []*segment) {
+	for _, f := range r.feeds {
+		if f == nil {
+			continue
+		}
+		size := 0
+		for i := range events {
+			size += len(events[i].Data) + len(r.name) + 96
+		}
+		seg := newSegment(f, events[0].Offset, size, len(events))
+		for i := range events {
+			frame, pub := r.encode(f.enc, wirePublication(&events[i]))
+			seg.add(frame, pub, events[i].Time)
+		}
+		victims = append(victims, f.addPage(seg)...)
+	}
+	return victims
+}
+
+func (db *database) readFailed(what string, err error) {
+	if db.server.context.Err() == nil {
+		db.server.log.Error("read failed", slog.String("database", db.name), slog.String("what", what), slog.Any("error", err))
+	}
+}
+
+// publish stores or passes on a publication. done is called once, on any
+// goroutine, after the commit.
+func (db *database) publish(ns *Namespace, p store.Publish, done func(store.Result, error)) {
+	if ns.Durable {
+		db.store.Publish(p, done)
+		return
+	}
+	if r := db.live(p.Room); r != nil {
+		p.Publication.Time = time.Now().UnixMilli()
+		r.publish(&p.Publication)
+	}
+	done(store.Result{}, nil)
+}
+
+// checkData makes data what may be published: one JSON value without newlines,
+// no larger than the namespace allows.
+func checkData(ns *Namespace, data []byte) ([]byte, *protocol.Error) {
+	switch {
+	case len(data) > ns.MaxMessage:
+		return nil, errLimitExceeded
+	case !wire.ValidJSON(data):
+		return nil, badRequest("data must be one valid JSON value")
+	}
+	return wire.StripNewlines(data), nil
+}
+
+// close finishes the writes and closes the file.
+func (db *database) close(ctx context.Context) error {
+	return db.store.Close(ctx)
+}
+
+// workers run functions on at most max goroutines, which end when there is
+// nothing to do. What waits is bounded by those who wait for it: a connection
+// has one request under way, a room one reading.
+type workers struct {
+	max int // fixed before use
+
+	mu      sync.Mutex
+	queue   []func() // guarded by mu
+	running int      // guarded by mu
+}
+
+// do runs f soon. It never blocks.
+func (w *workers) do(f func()) {
+	w.mu.Lock()
+	w.queue = append(w.queue, f)
+	start := w.running < w.max
+	if start {
+		w.running++
+	}
+	w.mu.Unlock()
+	if start {
+		go w.run()
+	}
+}
+
+func (w *workers) run() {
+	for {
+		w.mu.Lock()
+		if len(w.queue) == 0 {
+			w.running--
+			w.mu.Unlock()
+			return
+		}
+		f := w.queue[0]
+		w.queue[0] = nil
+		w.queue = w.queue[1:]
+		w.mu.Unlock()
+		f()
+	}
+}
+
+// wait returns once nothing runs any more; nobody may call do meanwhile.
+func (w *workers) wait() {
+	for {
+		w.mu.Lock()
+		idle := w.running == 0
+		w.mu.Unlock()
+		if idle {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,169 @@
+package hub
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"hub/hub/wire"
+)
+
+// routes serves the clients' listener.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET "+defaultSocketPath, s.serveSocket)
+	mux.HandleFunc("GET /v1/{db}/websocket", s.serveSocket)
+	if s.opts.API.Key != "" {
+		mux.HandleFunc("POST /api/{method}", s.serveAPI)
+		mux.HandleFunc("POST /v1/{db}/api/{method}", s.serveAPI)
+	}
+	return s.observed(mux)
+}
+
+// healthz says that the process lives.
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// readyz says whether the server may be sent clients: it serves, does not
+// drain, and every database can write.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	var why []string
+	if !s.serving.Load() {
+		why = append(why, "starting")
+	}
+	if s.draining.Load() {
+		why = append(why, "draining")
+	}
+	for name, db := range s.databases {
+		if err := db.store.Ready(); err != nil {
+			why = append(why, "database "+name+" cannot write")
+			s.log.Warn("database cannot write", slog.String("database", name), slog.Any("error", err))
+		}
+	}
+	if len(why) > 0 {
+		writeProblem(w, refuse(http.StatusServiceUnavailable, "not_ready", strings.Join(why, ", "), time.Second))
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+// observed counts requests by route and keeps a panic to its request.
+func (s *Server) observed(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		defer func() {
+			if p := recover(); p != nil {
+				s.metrics.panics.Inc()
+				s.log.Error("panic in a request", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+				if !sw.wrote {
+					writeProblem(sw, refuse(http.StatusInternalServerError, "internal", "", 0))
+				}
+			}
+			route := r.Pattern
+			if route == "" {
+				route = "unknown"
+			}
+			s.metrics.requests.WithLabelValues(route, strconv.Itoa(sw.status/100)+"xx").Observe(time.Since(start).Seconds())
+		}()
+		mux.ServeHTTP(sw, r)
+	})
+}
+
+// statusWriter remembers the status of a response.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+	wrote  bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusWriter) WriteHeader(status int) {
+	w.status, w.wrote = status, true
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *statusWriter) Write(b []byte) (int, error) {
+	w.wrote = true
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// writeProblem answers with an RFC 9457 problem document.
+func writeProblem(w http.ResponseWriter, e *wire.HandshakeError) {
+	for name, values := range e.Header {
+		w.Header()[name] = values
+	}
+	code := e.Code
+	if code == "" {
+		code = strings.ReplaceAll(strings.ToLower(http.StatusText(e.Status)), " ", "_")
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(e.Status)
+	_ = json.NewEncoder(w).Encode(problem{Type: "about:blank", Title: http.StatusText(e.Status),
+		Status: e.Status, Code: code, Detail: e.Reason})
+}
+
+// retryAfter is a Retry-After value, in whole seconds and at least one.
+func retryAfter(d time.Duration) string {
+	return strconv.Itoa(max(1, int((d+time.Second-1)/time.Second)))
+}
+
+// handedListener is the listener of the connections that loops hand over.
+type handedListener struct {
+	addr net.Addr
+	conn chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func newHandedListener(addr net.Addr) *handedListener {
+	return &handedListener{addr: addr, conn: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// push hands a connection over and reports whether somebody took it.
+func (l *handedListener) push(c net.Conn) bool {
+	select {
+	case l.conn <- c:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// Accept implements net.Listener.
+func (l *handedListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *handedListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *handedListener) Addr() net.Addr { return l.addr }

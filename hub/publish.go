@@ -1,0 +1,158 @@
+package hub
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+
+	"github.com/centrifugal/protocol"
+
+	"hub/auth"
+	"hub/store"
+)
+
+// publishCommand handles a client's publish: the reply means committed.
+func (l *loop) publishCommand(c *conn, id uint32, req *protocol.PublishRequest) {
+	if req.Type != 0 || req.Key != "" || req.Removed {
+		l.fail(c, id, badRequest("map publications are not supported"))
+		return
+	}
+	l.publish(c, req.Channel, "", req.Data, func(_ store.Result, e *protocol.Error) {
+		if e != nil {
+			l.fail(c, id, e)
+			return
+		}
+		l.reply(c, &protocol.Reply{Id: id, Publish: &protocol.PublishResult{}})
+	})
+}
+
+// publish checks a publication of c and submits it; answer is called on the loop.
+func (l *loop) publish(c *conn, room, id string, data []byte, answer func(store.Result, *protocol.Error)) {
+	ns, e := c.db.namespace(room)
+	if e == nil {
+		e = l.permit(c, room, ns.Publish, auth.Publish, "publish")
+	}
+	if e == nil {
+		data, e = checkData(ns, data)
+	}
+	if e != nil {
+		answer(store.Result{}, e)
+		return
+	}
+	p := store.Publish{
+		Room: room, Caller: c.claims.User, ID: id,
+		Publication: store.Publication{Data: data, User: c.claims.User, Client: c.id, ConnInfo: c.claims.Info},
+	}
+	if s := c.find(room); s != nil {
+		p.Publication.ChanInfo = s.info
+	}
+	l.server.metrics.publications.client.Inc()
+	if !ns.Durable {
+		c.db.publish(ns, p, func(res store.Result, _ error) { answer(res, nil) })
+		return
+	}
+	c.begin(false)
+	c.db.publish(ns, p, func(res store.Result, err error) {
+		l.later(c, func() {
+			answer(res, l.server.storeError(err))
+			l.finish(c)
+		})
+	})
+}
+
+// storeError is what a client is told of an error of the store.
+func (s *Server) storeError(err error) *protocol.Error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrQueueFull):
+		return &protocol.Error{Code: errTooManyRequests.Code, Message: "write queue full", Temporary: true}
+	case errors.Is(err, store.ErrWriteTimeout):
+		return &protocol.Error{Code: errInternal.Code, Message: "write timeout: not applied", Temporary: true}
+	case errors.Is(err, store.ErrRoomLimit):
+		return errLimitExceeded
+	case errors.Is(err, store.ErrIDReused):
+		return errIDReused
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrClosed):
+		return &protocol.Error{Code: errInternal.Code, Message: "database cannot write: not applied", Temporary: true}
+	}
+	s.log.Error("write failed", slog.Any("error", err))
+	return errInternal
+}
+
+// rpc handles the calls that hub adds to the protocol.
+func (l *loop) rpc(c *conn, id uint32, req *protocol.RPCRequest) {
+	if req.Method != "publish" {
+		l.fail(c, id, errMethodNotFound)
+		return
+	}
+	var p rpcPublish
+	if err := decodeStrict(req.Data, &p); err != nil {
+		l.fail(c, id, badRequest(err.Error()))
+		return
+	}
+	if len(p.ID) > maxOperationID {
+		l.fail(c, id, badRequest("id is longer than 255 bytes"))
+		return
+	}
+	l.publish(c, p.Room, p.ID, p.Data, func(res store.Result, e *protocol.Error) {
+		switch e {
+		case nil:
+			l.rpcResult(c, id, published{Offset: res.Offset, Epoch: res.Epoch, Replayed: res.Replayed})
+		case errIDReused:
+			l.rpcResult(c, id, problem{Type: "about:blank", Title: "Conflict", Status: 409, Code: "id_reused",
+				Detail: "this id was used in this room for other content"})
+		default:
+			l.fail(c, id, e)
+		}
+	})
+}
+
+// rpcPublish is the payload of rpc publish.
+type rpcPublish struct {
+	Room string          `json:"room"`
+	ID   string          `json:"id"`
+	Data json.RawMessage `json:"data"`
+}
+
+// published is its result. Offset and epoch are absent in a room without history.
+type published struct {
+	Offset   uint64 `json:"offset,omitempty"`
+	Epoch    string `json:"epoch,omitempty"`
+	Replayed bool   `json:"replayed,omitempty"`
+}
+
+// problem is an RFC 9457 problem document with a stable code.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Code   string `json:"code"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// maxOperationID bounds idempotency ids, in bytes.
+const maxOperationID = 255
+
+func (l *loop) rpcResult(c *conn, id uint32, result any) {
+	data, err := json.Marshal(result)
+	if err != nil {
+		l.fail(c, id, errInternal)
+		return
+	}
+	l.reply(c, &protocol.Reply{Id: id, Rpc: &protocol.RPCResult{Data: data}})
+}
+
+// decodeStrict decodes one JSON value and refuses unknown fields.
+func decodeStrict(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.More() {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}

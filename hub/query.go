@@ -1,0 +1,134 @@
+package hub
+
+import (
+	"github.com/centrifugal/protocol"
+
+	"hub/auth"
+	"hub/store"
+)
+
+// historyCommand pages through a room's publications.
+func (l *loop) historyCommand(c *conn, id uint32, req *protocol.HistoryRequest) {
+	ns, e := c.db.namespace(req.Channel)
+	if e == nil {
+		e = l.permit(c, req.Channel, ns.History, auth.History, "history")
+	}
+	var q historyQuery
+	if e == nil {
+		q, e = newHistoryQuery(ns, req)
+	}
+	if e != nil {
+		l.fail(c, id, e)
+		return
+	}
+	c.begin(true)
+	c.db.queries.do(func() {
+		page, e := c.db.history(req.Channel, q)
+		l.later(c, func() {
+			if e != nil {
+				l.fail(c, id, e)
+			} else {
+				l.reply(c, &protocol.Reply{Id: id, History: historyResult(page)})
+			}
+			l.finish(c)
+		})
+	})
+}
+
+// historyQuery is a checked history request.
+type historyQuery struct {
+	store.Query
+	epoch string // "": any
+}
+
+// newHistoryQuery checks a history request by the rules of the client protocol.
+func newHistoryQuery(ns *Namespace, req *protocol.HistoryRequest) (q historyQuery, e *protocol.Error) {
+	if !ns.Durable {
+		return q, errNotAvailable
+	}
+	q.Limit, q.Reverse, q.MaxBytes = int(req.Limit), req.Reverse, maxReply
+	if req.Limit < 0 {
+		q.Limit = -1
+	}
+	if req.Since != nil {
+		q.Since, q.HasSince, q.epoch = req.Since.Offset, true, req.Since.Epoch
+		if req.Reverse && req.Since.Offset == 0 {
+			return q, badRequest("since.offset must be above 0 with reverse")
+		}
+	}
+	return q, nil
+}
+
+// history reads a page; it blocks.
+func (db *database) history(room string, q historyQuery) (store.Page, *protocol.Error) {
+	page, err := db.store.History(db.server.context, room, q.Query)
+	switch {
+	case err != nil:
+		db.readFailed("history", err)
+		return page, errInternal
+	case q.epoch != "" && q.epoch != page.Top.Epoch:
+		return page, errUnrecoverable
+	}
+	return page, nil
+}
+
+func historyResult(page store.Page) *protocol.HistoryResult {
+	res := &protocol.HistoryResult{Epoch: page.Top.Epoch, Offset: page.Top.Offset}
+	for i := range page.Events {
+		res.Publications = append(res.Publications, wirePublication(&page.Events[i]))
+	}
+	return res
+}
+
+// presenceCommand tells who is in a room.
+func (l *loop) presenceCommand(c *conn, id uint32, req *protocol.PresenceRequest) {
+	if e := l.mayAskPresence(c, req.Channel); e != nil {
+		l.fail(c, id, e)
+		return
+	}
+	l.gather(c, req.Channel, func(all *presence, e *protocol.Error) {
+		if e != nil {
+			l.fail(c, id, e)
+			return
+		}
+		l.reply(c, &protocol.Reply{Id: id, Presence: &protocol.PresenceResult{Presence: all.clients}})
+	}, (*database).presence)
+}
+
+// presenceStatsCommand tells how many are in a room.
+func (l *loop) presenceStatsCommand(c *conn, id uint32, req *protocol.PresenceStatsRequest) {
+	if e := l.mayAskPresence(c, req.Channel); e != nil {
+		l.fail(c, id, e)
+		return
+	}
+	l.gather(c, req.Channel, func(all *presence, e *protocol.Error) {
+		if e != nil {
+			l.fail(c, id, e)
+			return
+		}
+		l.reply(c, &protocol.Reply{Id: id, PresenceStats: all.stats()})
+	}, (*database).presenceStats)
+}
+
+func (l *loop) mayAskPresence(c *conn, room string) *protocol.Error {
+	ns, e := c.db.namespace(room)
+	switch {
+	case e != nil:
+		return e
+	case !ns.Presence:
+		return errNotAvailable
+	}
+	return l.permit(c, room, ns.PresenceInfo, auth.Presence, "presence_info")
+}
+
+// gather asks all loops about a room for a command of c.
+func (l *loop) gather(c *conn, room string, answer func(*presence, *protocol.Error),
+	ask func(*database, string, func(*presence, *protocol.Error))) {
+	c.begin(true)
+	ask(c.db, room, func(all *presence, e *protocol.Error) {
+		l.later(c, func() {
+			answer(all, e)
+			l.finish(c)
+		})
+	})
+}

@@ -1,0 +1,290 @@
+package hub
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/centrifugal/protocol"
+
+	"hub/hub/wire"
+	"hub/store"
+)
+
+// room is the live part of a room: its log and who follows it. It exists while
+// somebody is subscribed; everything durable is in the store.
+//
+// The log is shared: the database's writer (or, in a room without history, the
+// publisher's loop) appends under mu and marks the room dirty in every loop that
+// has receivers; each loop then brings its own receivers up to date.
+type room struct {
+	// fixed after new
+	db     *database
+	name   string
+	ns     *Namespace
+	shards []shard // one per loop
+
+	// head is the offset of the last publication, as far as the log knows. In a
+	// room without history it is internal and never told. Written under mu.
+	head atomic.Uint64
+	// floor: a cursor below it cannot go on, its next publication is gone. Written under mu.
+	floor atomic.Uint64
+	// generation counts the times when history was removed. Written under mu.
+	generation atomic.Uint32
+	// members counts live subscriptions.
+	members atomic.Int64
+
+	mu        sync.Mutex
+	state     roomState               // guarded by mu
+	epoch     string                  // guarded by mu
+	users     int                     // subscriptions, also those under way; guarded by mu
+	feeds     [wire.Encodings]*feed   // nil while nobody uses the encoding; guarded by mu
+	signals   [wire.Encodings]*feed   // joins and leaves; as feeds
+	interest  [wire.Encodings]int     // users per encoding; guarded by mu
+	waiting   []func(*protocol.Error) // subscriptions that wait for the state; guarded by mu
+	reading   bool                    // a page is being read; guarded by mu
+	scratch   []byte                  // for encoding; guarded by mu
+	pending   []signal                // joins and leaves to come; guarded by mu
+	signalNow bool                    // pending is about to be appended; guarded by mu
+}
+
+type roomState uint8
+
+const (
+	roomLoading roomState = iota // the store has not told its position yet
+	roomReady
+	roomDead // no longer in the database's table
+)
+
+// shard is the part of a room that belongs to one loop.
+type shard struct {
+	room *room
+	loop *loop
+
+	// dirty is set by whoever appended, cleared by the loop before it looks.
+	dirty atomic.Bool
+	// users is guarded by the room's mu.
+	users int
+
+	// owned by loop:
+
+	subs   []*sub // live subscriptions
+	behind []*sub // those that wait for a page from the store, longest first
+	// pos is the next subscription of the sweep under way; those before it have
+	// been visited. again asks for another sweep, queued says that the shard is in
+	// the loop's queue.
+	pos           int
+	again, queued bool
+}
+
+func newRoom(db *database, name string, ns *Namespace) *room {
+	r := &room{db: db, name: name, ns: ns, shards: make([]shard, len(db.server.loops))}
+	for i := range r.shards {
+		r.shards[i].room, r.shards[i].loop = r, db.server.loops[i]
+	}
+	if !ns.Durable {
+		r.state = roomReady
+	}
+	return r
+}
+
+func (r *room) durable() bool { return r.ns.Durable }
+
+// join announces a subscription of loop l: from here on the log is kept in its
+// encoding. It fails when the room has died; then ask the database again.
+func (r *room) join(l *loop, enc wire.Encoding) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == roomDead {
+		return false
+	}
+	r.users++
+	r.shards[l.index].users++
+	if r.interest[enc]++; r.interest[enc] == 1 {
+		r.feeds[enc] = &feed{room: r, enc: enc, base: r.head.Load(), head: r.head.Load()}
+		if r.ns.JoinLeave {
+			r.signals[enc] = &feed{room: r, enc: enc}
+		}
+	}
+	return true
+}
+
+// leave takes one join back. The last one ends the room.
+func (r *room) leave(l *loop, enc wire.Encoding) {
+	r.mu.Lock()
+	r.users--
+	r.shards[l.index].users--
+	if r.interest[enc]--; r.interest[enc] == 0 {
+		r.feeds[enc].reset(0)
+		r.feeds[enc] = nil
+		if r.signals[enc] != nil {
+			r.signals[enc].reset(0)
+			r.signals[enc] = nil
+		}
+	}
+	last := r.users == 0
+	r.mu.Unlock()
+	if last {
+		r.db.reap(r)
+	}
+}
+
+// position is where the room stands.
+func (r *room) position() (offset uint64, epoch string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.head.Load(), r.epoch
+}
+
+// whenReady calls f on any goroutine once the room's position is known, with an
+// error if the store could not tell. It reports false, without calling f, when
+// the position is known already.
+func (r *room) whenReady(f func(*protocol.Error)) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != roomLoading {
+		return false
+	}
+	r.waiting = append(r.waiting, f)
+	return true
+}
+
+// loaded ends roomLoading with what the store said.
+func (r *room) loaded(p store.Position, err error) {
+	var failure *protocol.Error
+	r.mu.Lock()
+	waiting := r.waiting
+	r.waiting = nil
+	if err != nil {
+		failure = errInternal
+		r.state = roomDead // the next subscription asks anew
+	} else if r.state == roomLoading {
+		r.state = roomReady
+		if r.epoch == "" {
+			r.epoch = p.Epoch
+		}
+		if p.Offset > r.head.Load() {
+			r.restart(p.Offset)
+		}
+	}
+	r.mu.Unlock()
+	if err != nil {
+		r.db.forget(r)
+	}
+	for _, f := range waiting {
+		f(failure)
+	}
+}
+
+// restart makes the logs go on behind offset; whoever is behind it reads the store.
+func (r *room) restart(offset uint64) {
+	for _, f := range r.feeds {
+		if f != nil {
+			f.reset(offset)
+		}
+	}
+	r.head.Store(offset)
+}
+
+// committed appends a publication of the store, in commit order.
+func (r *room) committed(e *store.Event) {
+	r.mu.Lock()
+	p := &e.Publication
+	head := r.head.Load()
+	if p.Offset <= head { // the store told about it before its turn came here
+		r.mu.Unlock()
+		return
+	}
+	if p.Offset > head+1 { // the log has not followed the room so far
+		r.restart(p.Offset - 1)
+	}
+	r.epoch = e.Epoch
+	victims := r.append(p)
+	dirty := r.markDirty()
+	r.mu.Unlock()
+	dropAll(victims)
+	wakeAll(dirty)
+}
+
+// publish appends a publication to a room without history.
+func (r *room) publish(p *store.Publication) {
+	r.mu.Lock()
+	victims := r.append(p)
+	dirty := r.markDirty()
+	r.mu.Unlock()
+	dropAll(victims)
+	wakeAll(dirty)
+}
+
+// append encodes p once per encoding in use, as offset head+1.
+func (r *room) append(p *store.Publication) (victims []*segment) {
+	msg := wirePublication(p)
+	for _, f := range r.feeds {
+		if f != nil {
+			frame, pub := r.encode(f.enc, msg)
+			victims = append(victims, f.append(frame, pub, p.Time)...)
+		}
+	}
+	r.head.Add(1)
+	return victims
+}
+
+// encode frames a publication; the result is valid until the next call.
+func (r *room) encode(enc wire.Encoding, msg *protocol.Publication) ([]byte, span) {
+	out, start, end, err := enc.AppendPublication(r.scratch[:0], r.name, msg)
+	if err != nil {
+		// Data is checked before it is accepted, so this is a damaged row. The
+		// offset must not be missing from anybody's sequence.
+		r.db.server.log.Error("publication cannot be encoded", slog.String("database", r.db.name),
+			slog.Uint64("offset", msg.Offset), slog.Any("error", err))
+		out, start, end, _ = enc.AppendPublication(r.scratch[:0], r.name,
+			&protocol.Publication{Offset: msg.Offset, Data: protocol.Raw("null")})
+	}
+	r.scratch = out
+	if cap(out) > segmentScratch {
+		r.scratch = nil
+	}
+	return out, span{uint32(start), uint32(end)}
+}
+
+// segmentScratch bounds the encoding buffer that a room keeps.
+const segmentScratch = 4 << 10
+
+// wirePublication is p as receivers see it.
+func wirePublication(p *store.Publication) *protocol.Publication {
+	msg := &protocol.Publication{Offset: p.Offset, Data: p.Data, Tags: p.Tags}
+	if p.User != "" || p.Client != "" {
+		msg.Info = &protocol.ClientInfo{User: p.User, Client: p.Client, ConnInfo: p.ConnInfo, ChanInfo: p.ChanInfo}
+	}
+	return msg
+}
+
+// markDirty returns the shards whose loops must be told.
+func (r *room) markDirty() (dirty []*shard) {
+	for i := range r.shards {
+		if sh := &r.shards[i]; sh.users > 0 && !sh.dirty.Swap(true) {
+			dirty = append(dirty, sh)
+		}
+	}
+	return dirty
+}
+
+func wakeAll(dirty []*shard) {
+	for _, sh := range dirty {
+		sh.loop.postDirty(sh)
+	}
+}
+
+// removed begins a new incarnation: the history that subscriptions followed is
+// gone, so each is told to subscribe anew.
+func (r *room) removed(epoch string) {
+	r.mu.Lock()
+	r.epoch = epoch
+	r.restart(r.head.Load())
+	generation := r.generation.Add(1)
+	r.mu.Unlock()
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.loop.post(func() { sh.loop.historyRemoved(sh, generation) })
+	}
+}

@@ -1,0 +1,356 @@
+package hub
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mathrand "math/rand/v2"
+
+	"hub/auth"
+	"hub/hub/poll"
+	"hub/ratelimit"
+	"hub/store"
+)
+
+// Server is a running hub: its databases, event loops and listeners. Make one
+// with [New], serve with [Server.Run].
+type Server struct {
+	// fixed after New
+	opts       Options
+	log        *slog.Logger
+	start      time.Time // zero of the loops' clocks
+	namespaces map[string]*Namespace
+	verifier   *auth.Verifier
+	origins    auth.Origins
+	proxies    ratelimit.Proxies
+	slots      *ratelimit.Slots
+	databases  map[string]*database
+	sizes      logSizes
+	memory     *logMemory
+	metrics    *metrics
+	backend    poll.Backend
+	loops      []*loop
+	listener   net.Listener
+	admin      net.Listener // nil when switched off
+	addr       net.Addr
+	handed     *handedListener // connections that a loop gave to net/http
+	lock       io.Closer       // of the data directory
+	poison     bool            // tests: overwrite read buffers after use
+
+	// context ends when the databases are about to close; it is what reads wait under.
+	context context.Context
+	stop    context.CancelFunc
+	// verifying checks tokens with public keys, one at a time.
+	verifying workers
+
+	// atomic
+	loopTurn atomic.Uint32
+	serving  atomic.Bool
+	draining atomic.Bool
+}
+
+// New opens the databases of o, locks the data directory and listens. Nothing
+// is served before [Server.Run]. The caller has validated o.
+func New(o Options, log *slog.Logger) (_ *Server, err error) {
+	s := &Server{
+		opts: o, log: log, start: time.Now(),
+		namespaces: make(map[string]*Namespace, len(o.Namespaces)),
+		databases:  make(map[string]*database, len(o.Database.Names)),
+		slots:      ratelimit.NewSlots(o.Limits.Connections.Server, o.Limits.Connections.Database, o.Limits.Connections.IP),
+		sizes:      defaultLogSizes(o.Limits.Unsent),
+		memory:     newLogMemory(o.Limits.LogMemory),
+	}
+	s.context, s.stop = context.WithCancel(context.Background())
+	s.verifying.max = 1
+	s.metrics = newMetrics(s)
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	for name := range o.Namespaces {
+		ns := o.Namespaces[name]
+		s.namespaces[name] = &ns
+	}
+	if s.verifier, err = auth.New(o.Auth); err != nil {
+		return nil, err
+	}
+	if s.origins, err = auth.ParseOrigins(o.Server.Origins); err != nil {
+		return nil, fmt.Errorf("server.origins: %w", err)
+	}
+	if o.Development {
+		s.origins = s.origins.WithLoopback()
+	}
+	if s.proxies, err = ratelimit.ParseProxies(o.Server.TrustedProxies); err != nil {
+		return nil, fmt.Errorf("server.trusted_proxies: %w", err)
+	}
+	if err = s.newLoops(); err != nil {
+		return nil, err
+	}
+	if err = s.openDatabases(); err != nil {
+		return nil, err
+	}
+	return s, s.listen()
+}
+
+func (s *Server) openDatabases() (err error) {
+	dir := s.opts.Server.DataDir
+	if s.lock, err = store.LockDir(dir); err != nil {
+		return fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	for _, name := range s.opts.Database.Names {
+		db, err := openDatabase(s, name)
+		if err != nil {
+			return fmt.Errorf("database %s: %w", name, err)
+		}
+		s.databases[name] = db
+	}
+	return nil
+}
+
+// databasePath is the file of a database; names are checked by Validate.
+func databasePath(dir, name string) string { return filepath.Join(dir, name+".db") }
+
+func (s *Server) newLoops() error {
+	switch s.opts.Server.Backend {
+	case "portable":
+		s.backend = poll.Portable()
+	default:
+		s.backend = poll.Default()
+		if s.opts.Server.TLSCert != "" {
+			s.backend = poll.Portable()
+		}
+	}
+	n := s.opts.Server.Loops
+	if n == 0 {
+		n = runtime.GOMAXPROCS(0)
+	}
+	for i := range n {
+		p, err := s.backend.NewPoller()
+		if err != nil {
+			return fmt.Errorf("event loop: %w", err)
+		}
+		s.loops = append(s.loops, newLoop(s, i, p))
+	}
+	return nil
+}
+
+func (s *Server) listen() (err error) {
+	if s.listener, err = net.Listen("tcp", s.opts.Server.Listen); err != nil {
+		return fmt.Errorf("server.listen: %w", err)
+	}
+	s.addr = s.listener.Addr()
+	s.handed = newHandedListener(s.addr)
+	if s.opts.Admin.Listen != "" {
+		if s.admin, err = net.Listen("tcp", s.opts.Admin.Listen); err != nil {
+			return fmt.Errorf("admin.listen: %w", err)
+		}
+	}
+	return nil
+}
+
+// Addr returns the address that clients connect to.
+func (s *Server) Addr() string { return s.addr.String() }
+
+// AdminAddr returns the address of metrics and profiles; empty when switched off.
+func (s *Server) AdminAddr() string {
+	if s.admin == nil {
+		return ""
+	}
+	return s.admin.Addr().String()
+}
+
+// nextLoop spreads connections over the loops.
+func (s *Server) nextLoop() *loop {
+	return s.loops[int(s.loopTurn.Add(1))%len(s.loops)]
+}
+
+// Run serves until ctx ends, then drains: no new connections, a close frame
+// 3001 for every client spread over the drain window, all accepted writes
+// finished, databases checkpointed and closed. It returns nil after an orderly
+// stop. It may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	failed := make(chan error, len(s.loops)+3)
+	var loops sync.WaitGroup
+	for _, l := range s.loops {
+		loops.Go(func() {
+			if err := l.run(); err != nil {
+				failed <- fmt.Errorf("event loop: %w", err)
+			}
+		})
+	}
+	client, admin := s.httpServer(s.routes()), s.httpServer(s.adminRoutes())
+	serve := func(srv *http.Server, l net.Listener) {
+		go func() {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- err
+			}
+		}()
+	}
+	if err := s.serveClients(client, serve); err != nil {
+		failed <- err
+	}
+	if s.admin != nil {
+		serve(admin, s.admin)
+	}
+	s.serving.Store(true)
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	s.drain(&loops, client, admin)
+	return errors.Join(err, s.close())
+}
+
+// serveClients accepts in a loop where the backend can, else through net/http.
+func (s *Server) serveClients(srv *http.Server, serve func(*http.Server, net.Listener)) error {
+	if cert := s.opts.Server.TLSCert; cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, s.opts.Server.TLSKey)
+		if err != nil {
+			return fmt.Errorf("server.tls_cert: %w", err)
+		}
+		serve(srv, tls.NewListener(s.listener, &tls.Config{
+			Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		}))
+		return nil
+	}
+	acceptor, err := s.backend.Listen(s.listener)
+	if errors.Is(err, errors.ErrUnsupported) {
+		serve(srv, s.listener)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.listener = nil
+	serve(srv, s.handed)
+	l := s.loops[0]
+	l.post(func() {
+		if err := l.listen(acceptor); err != nil {
+			s.log.Error("cannot accept connections", slog.Any("error", err))
+		}
+	})
+	return nil
+}
+
+// httpServer is net/http with the timeouts that it lacks by default.
+func (s *Server) httpServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: s.opts.Server.HandshakeTimeout,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       90 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// drainSlack is how long after the drain window clients may take to close.
+const drainSlack = closeWait + time.Second
+
+// drain ends the connections and waits for the loops.
+func (s *Server) drain(loops *sync.WaitGroup, servers ...*http.Server) {
+	s.draining.Store(true)
+	for _, l := range s.loops {
+		l.post(l.drain)
+	}
+	deadline, cancel := context.WithTimeout(context.Background(), s.opts.Server.DrainWindow+drainSlack)
+	defer cancel()
+	for _, srv := range servers {
+		if err := srv.Shutdown(deadline); err != nil {
+			_ = srv.Close()
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		loops.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-deadline.Done():
+		for _, l := range s.loops {
+			l.post(l.dropAll)
+		}
+		<-done
+	}
+}
+
+// drain makes the loop end when its connections have: no command is read any
+// more, each client is closed at a time of its own in the drain window.
+func (l *loop) drain() {
+	l.unlisten()
+	l.stopping = true
+	for i := len(l.conns) - 1; i >= 0; i-- {
+		c := l.conns[i]
+		switch c.state {
+		case stateConnected:
+			c.setIdle(true)
+			c.deadline = l.now + 1 + mathrand.N(l.server.opts.Server.DrainWindow+1)
+			l.schedule(c)
+		case stateClosing:
+		default:
+			l.disconnect(c, closeShutdown)
+		}
+	}
+}
+
+// dropAll ends what did not end in time.
+func (l *loop) dropAll() {
+	for len(l.conns) > 0 {
+		l.drop(l.conns[len(l.conns)-1])
+	}
+}
+
+// close frees everything; the loops do not run any more. Writes that were
+// accepted are finished first.
+func (s *Server) close() error {
+	var errs []error
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+	if s.admin != nil {
+		_ = s.admin.Close()
+	}
+	if s.handed != nil {
+		_ = s.handed.Close()
+	}
+	timeout, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	for name, db := range s.databases {
+		if err := db.close(timeout); err != nil {
+			errs = append(errs, fmt.Errorf("close database %s: %w", name, err))
+		}
+	}
+	s.stop()
+	for _, db := range s.databases {
+		db.queries.wait()
+		db.pages.wait()
+	}
+	s.verifying.wait()
+	for _, l := range s.loops {
+		l.collect() // what came too late closes itself
+		_ = l.poller.Close()
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// closeTimeout bounds the writing of what was accepted.
+const closeTimeout = 10 * time.Second

@@ -1,0 +1,83 @@
+package hub
+
+import (
+	"time"
+
+	"github.com/centrifugal/protocol"
+
+	"hub/hub/wire"
+)
+
+// Joins and leaves travel in a log of their own, without history: what a
+// connection has missed of them because it did not read is a reason to subscribe
+// again and to ask who is there. They are appended in batches, so that a crowd
+// that enters at once costs each member one visit rather than a thousand.
+
+// signalInterval is the time over which joins and leaves are collected.
+const signalInterval = 100 * time.Millisecond
+
+// signal is one join or leave.
+type signal struct {
+	info  *protocol.ClientInfo
+	leave bool
+}
+
+// signalJoin announces a new member, signalLeave one that is gone.
+func (r *room) signalJoin(s *sub)  { r.signal(s, false) }
+func (r *room) signalLeave(s *sub) { r.signal(s, true) }
+
+func (r *room) signal(s *sub, leave bool) {
+	if !r.ns.JoinLeave || r.ns.PresenceMax > 0 && r.members.Load() > int64(r.ns.PresenceMax) {
+		return
+	}
+	r.mu.Lock()
+	r.pending = append(r.pending, signal{s.clientInfo(), leave})
+	begin := !r.signalNow
+	r.signalNow = true
+	r.mu.Unlock()
+	if begin {
+		time.AfterFunc(signalInterval, r.flushSignals)
+	}
+}
+
+// flushSignals appends what has been collected.
+func (r *room) flushSignals() {
+	r.mu.Lock()
+	pending := r.pending
+	r.pending, r.signalNow = nil, false
+	var victims []*segment
+	for _, f := range r.signals {
+		if f == nil {
+			continue
+		}
+		for _, s := range pending {
+			frame, err := f.enc.AppendPush(r.scratch[:0], s.push(r.name))
+			if err != nil {
+				r.db.server.log.Error("join cannot be encoded", "error", err)
+				continue
+			}
+			victims = append(victims, f.append(frame, span{}, 0)...)
+		}
+	}
+	dirty := r.markDirty()
+	r.mu.Unlock()
+	dropAll(victims)
+	wakeAll(dirty)
+}
+
+func (s signal) push(room string) *protocol.Push {
+	if s.leave {
+		return &protocol.Push{Channel: room, Leave: &protocol.Leave{Info: s.info}}
+	}
+	return &protocol.Push{Channel: room, Join: &protocol.Join{Info: s.info}}
+}
+
+// signalHead is where a new member's joins and leaves begin.
+func (r *room) signalHead(enc wire.Encoding) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.signals[enc]; f != nil {
+		return f.head
+	}
+	return 0
+}

@@ -1,0 +1,104 @@
+package hub
+
+import "time"
+
+// schedule sets the connection's one timer to its earliest deadline.
+func (l *loop) schedule(c *conn) {
+	next := time.Duration(0)
+	earlier := func(d time.Duration) {
+		if d > 0 && (next == 0 || d < next) {
+			next = d
+		}
+	}
+	earlier(c.deadline)
+	if c.state == stateConnected {
+		earlier(c.nextPing)
+		if c.pongDue {
+			earlier(c.pongUntil)
+		}
+		earlier(l.until(c.expires))
+		for _, s := range c.subs {
+			earlier(l.until(s.expires))
+		}
+	}
+	if next == 0 {
+		l.wheel.stop(&c.timer)
+		return
+	}
+	l.wheel.set(&c.timer, next)
+}
+
+// until turns a wall clock time, in unix seconds, into the loop's time.
+func (l *loop) until(unix int64) time.Duration {
+	if unix == 0 {
+		return 0
+	}
+	return max(1, l.now+time.Until(time.Unix(unix, 0)))
+}
+
+// fire handles whatever of c is due.
+func (l *loop) fire(c *conn) {
+	l.guard(c, func() { l.due(c) })
+	if !c.gone() {
+		l.schedule(c)
+	}
+}
+
+func (l *loop) due(c *conn) {
+	if c.deadline > 0 && l.now >= c.deadline {
+		l.late(c)
+		return
+	}
+	if c.state != stateConnected {
+		return
+	}
+	if c.expires > 0 && time.Now().Unix() >= c.expires {
+		l.disconnect(c, closeExpired)
+		return
+	}
+	for i := len(c.subs) - 1; i >= 0; i-- {
+		if s := c.subs[i]; s.expires > 0 && time.Now().Unix() >= s.expires {
+			l.unsubscribe(s, unsubExpired)
+			s.expires = 0
+		}
+	}
+	if c.pongDue && l.now >= c.pongUntil {
+		if !c.blocked || !c.sock.Stalled(l.server.opts.Server.PongTimeout) {
+			l.disconnect(c, closeNoPong)
+			return
+		}
+		c.pongDue = false // it does not read, but its system acknowledges
+	}
+	if l.now >= c.nextPing {
+		l.ping(c)
+	}
+}
+
+// late handles a deadline of the connection's state.
+func (l *loop) late(c *conn) {
+	c.deadline = 0
+	switch c.state {
+	case stateHandshake, stateClosing:
+		l.drop(c)
+	case stateConnect, stateRefused:
+		l.disconnect(c, closeStale)
+	case stateConnected:
+		l.disconnect(c, closeShutdown)
+	}
+}
+
+// ping asks whether the client is there. A socket that takes no more is not
+// pinged, since the ping would wait behind what the client does not read; it
+// counts as alive while its system acknowledges what was sent.
+func (l *loop) ping(c *conn) {
+	o := &l.server.opts.Server
+	c.nextPing = l.now + o.PingInterval
+	switch {
+	case !c.blocked:
+		c.out = append(l.outBuffer(c), c.enc.Ping()...)
+		l.flushLater(c)
+		c.pongDue, c.pongUntil = true, l.now+o.PongTimeout
+	case !c.sock.Stalled(o.PongTimeout):
+		l.disconnect(c, closeNoPong)
+	}
+}
