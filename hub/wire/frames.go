@@ -144,7 +144,7 @@ func (d *Decoder) Need(b []byte, limit int) (n int, err error) {
 // size is its length in bytes, 0 while the payload's length is unknown; Mask is
 // set only when b holds the whole header.
 //
-// Lengths in more bytes than needed are accepted, as other servers do.
+// Data lengths in more bytes than needed are accepted, as by other servers.
 func (d *Decoder) header(b []byte, limit int) (h ws.Header, size int, err error) {
 	if len(b) < 2 {
 		return h, 0, nil
@@ -160,7 +160,7 @@ func (d *Decoder) header(b []byte, limit int) (h ws.Header, size int, err error)
 	if d.kind != 0 {
 		state = state.Set(ws.StateFragmented)
 	}
-	// The length so far is right for control frames: 126 and 127 are too much.
+	// 126 and 127 announce more bytes of length: too much for a control frame.
 	if err := ws.CheckHeader(h, state); err != nil {
 		return h, 0, protocolError(err.Error())
 	}

@@ -344,6 +344,7 @@ func model(b []byte, limit int) (got []message, code uint16) {
 	kinds := map[ws.OpCode]wire.MessageKind{ws.OpText: wire.Text, ws.OpBinary: wire.Binary,
 		ws.OpPing: wire.Ping, ws.OpPong: wire.Pong, ws.OpClose: wire.Close}
 	for {
+		left := r.Len()
 		h, err := ws.ReadHeader(r)
 		if errors.Is(err, ws.ErrHeaderLengthMSB) {
 			return got, 1002
@@ -355,10 +356,11 @@ func model(b []byte, limit int) (got []message, code uint16) {
 		if kind != 0 {
 			state |= ws.StateFragmented
 		}
-		if ws.CheckHeader(h, state) != nil {
+		// Of control frames the length must not be in more bytes than needed.
+		if ws.CheckHeader(h, state) != nil || h.OpCode.IsControl() && left-r.Len() != 2+len(h.Mask) {
 			return got, 1002
 		}
-		if h.OpCode.IsData() && h.Length+int64(len(fragments)) > int64(limit) || h.Length > int64(limit) && !h.OpCode.IsControl() {
+		if h.OpCode.IsData() && h.Length > int64(limit-len(fragments)) {
 			return got, 1009
 		}
 		payload := make([]byte, h.Length)

@@ -70,10 +70,10 @@ var headReaders = sync.Pool{New: func() any {
 //
 // It is stricter than net/http, so that two readers of a request never see two
 // requests: lines end in CRLF, names are tokens directly before their colon, no
-// line is folded, Host comes once (RFC 9112 sections 2.2, 3.2, 5). err is a
+// line is folded, Host is there once (RFC 9112 sections 2.2, 3.2, 5). err is a
 // *[HandshakeError], as soon as the bytes that prove the fault are there.
 func ParseRequest(b []byte) (r *http.Request, n int, err error) {
-	n, hosts, refusal := scanHead(b)
+	n, host, refusal := scanHead(b)
 	if refusal != nil {
 		return nil, 0, refusal
 	}
@@ -92,49 +92,47 @@ func ParseRequest(b []byte) (r *http.Request, n int, err error) {
 	if err != nil {
 		return nil, 0, badRequest("malformed request")
 	}
-	if hosts > 1 || hosts == 0 && r.ProtoAtLeast(1, 1) {
-		return nil, 0, badRequest("exactly one Host header is required")
+	if !host && r.ProtoAtLeast(1, 1) { // two of them http.ReadRequest refuses
+		return nil, 0, badRequest("a Host header is required")
 	}
 	return r, n, nil
 }
 
 // scanHead returns the length of the head that b begins with, 0 while it is
-// incomplete, and the number of its Host lines.
-func scanHead(b []byte) (n, hosts int, refusal *HandshakeError) {
+// incomplete, and whether it has a Host line.
+func scanHead(b []byte) (n int, host bool, refusal *HandshakeError) {
 	// A method begins with a letter; whoever speaks TLS here learns it at once.
 	if len(b) > 0 && !isLetter(b[0]) {
-		return 0, 0, badRequest("not an HTTP request")
+		return 0, false, badRequest("not an HTTP request")
 	}
 	window := b[:min(len(b), MaxHead)]
 	for lines := 0; ; lines++ {
 		i := bytes.IndexByte(window[n:], '\n')
 		if i < 0 && len(window) < MaxHead {
-			return 0, 0, nil
+			return 0, false, nil
 		}
 		if i < 0 {
-			return 0, 0, headTooLarge()
+			return 0, false, headTooLarge()
 		}
 		line, crlf := bytes.CutSuffix(window[n:n+i], []byte{'\r'})
 		if !crlf {
-			return 0, 0, badRequest("header lines must end in CRLF")
+			return 0, false, badRequest("header lines must end in CRLF")
 		}
 		n += i + 1
 		if len(line) == 0 {
-			return n, hosts, nil // a head of nothing else fails to parse
+			return n, host, nil // a head of nothing else fails to parse
 		}
 		if lines == 0 {
 			continue // the request line
 		}
 		if lines > MaxHeaderLines {
-			return 0, 0, headTooLarge()
+			return 0, false, headTooLarge()
 		}
 		name, _, ok := bytes.Cut(line, []byte{':'})
 		if !ok || !isToken(name) {
-			return 0, 0, badRequest("malformed header line")
+			return 0, false, badRequest("malformed header line")
 		}
-		if len(name) == len("Host") && bytes.EqualFold(name, []byte("Host")) {
-			hosts++
-		}
+		host = host || bytes.EqualFold(name, []byte("Host"))
 	}
 }
 
@@ -173,7 +171,7 @@ func CheckUpgrade(r *http.Request) (Encoding, *HandshakeError) {
 	case r.ProtoMajor != 1 || r.ProtoMinor < 1:
 		return 0, &HandshakeError{Status: http.StatusHTTPVersionNotSupported, Reason: "a WebSocket handshake needs HTTP/1.1"}
 	case r.Host == "":
-		return 0, badRequest("exactly one Host header is required")
+		return 0, badRequest("a Host header is required")
 	case r.ContentLength != 0 || len(r.TransferEncoding) != 0:
 		return 0, badRequest("a WebSocket handshake has no body")
 	case !IsUpgrade(r):
