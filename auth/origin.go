@@ -83,7 +83,7 @@ func (o *origin) matches(page origin) bool {
 		return false
 	}
 	if o.host[0] == '.' {
-		return len(page.host) > len(o.host) && strings.HasSuffix(page.host, o.host)
+		return strings.HasSuffix(page.host, o.host) // no valid host begins with a dot
 	}
 	return o.host == page.host
 }

@@ -123,7 +123,7 @@ func TestLoopbackOrigins(t *testing.T) {
 func TestParseOriginsRefuses(t *testing.T) {
 	for _, s := range []string{
 		"", "*", "example.com", "https://", "https://*", "https://*.", "https://a.*.com", "https://a*.com", "https://*.*.com", "*://a.com",
-		"https://a.com/", "https://a.com/path", "https://a.com:0", "https://a.com:99999", "https://a.com:*", "https://user@a.com",
+		"https://a.com/", "https://a.com/path", "https://a.com:0", "https://a.com:99999", "https://a.com:0443", "https://a.com:*", "https://user@a.com",
 		"https://bücher.example", "https://a.com ", "https://[::1", "https://::1", "https://*.[::1]", "1http://a.com", "Null",
 	} {
 		if _, err := auth.ParseOrigins([]string{"https://ok.example", s}); err == nil || !strings.Contains(err.Error(), "is not an origin") {

@@ -177,6 +177,12 @@ func TestMalformed(t *testing.T) {
 			}
 		})
 	}
+	// 43 characters hold 258 bits, two more than the signature has.
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := strings.IndexByte(alphabet, good[len(good)-1])
+	again := good[:len(good)-1] + string(alphabet[last^1])
+	_, err := v.Connection(again, now)
+	wantInvalid(t, err, "signature is not base64url", again)
 	for i := range len(good) {
 		for _, c := range "A_9." {
 			changed := good[:i] + string(c) + good[i+1:]

@@ -119,12 +119,14 @@ func TestAddressesThatShareACap(t *testing.T) {
 // from wherever it is released, and 40 at once against 10 admit 10.
 func TestSlotsDoNotLeak(t *testing.T) {
 	s := ratelimit.NewSlots(0, 10, 0)
-	for round := range 50 {
+	for round := range 200 {
 		var admitted atomic.Int32
 		var wg sync.WaitGroup
 		slots := make([]*ratelimit.Slot, 40)
+		start := make(chan struct{})
 		for i := range slots {
 			wg.Go(func() {
+				<-start
 				slot, err := s.Acquire("a", netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))
 				if err == nil {
 					admitted.Add(1)
@@ -132,6 +134,7 @@ func TestSlotsDoNotLeak(t *testing.T) {
 				slots[i] = slot
 			})
 		}
+		close(start)
 		wg.Wait()
 		if n := admitted.Load(); n != 10 {
 			t.Fatalf("round %d: 40 at once admitted %d, want 10", round, n)
