@@ -22,10 +22,13 @@ import (
 
 // Status codes of RFC 6455 section 7.4.1 that this package decides on.
 const (
+	// StatusProtocolError is for bytes that break the rules of framing.
 	StatusProtocolError = 1002
 	// StatusNoStatus stands for an empty close frame; never on the wire.
-	StatusNoStatus      = 1005
-	StatusInvalidData   = 1007
+	StatusNoStatus = 1005
+	// StatusInvalidData is for text that is not UTF-8.
+	StatusInvalidData = 1007
+	// StatusMessageTooBig is for a message over the limit.
 	StatusMessageTooBig = 1009
 )
 
@@ -33,7 +36,8 @@ const (
 // its close frame, see [AppendClose]. It never contains bytes of the client.
 type CloseError struct {
 	// Code is 1002, 1007 or 1009.
-	Code   uint16
+	Code uint16
+	// Reason is a short constant text.
 	Reason string
 }
 
@@ -48,13 +52,13 @@ func protocolError(reason string) *CloseError {
 // MessageKind says what a [Message] is; the zero value is no message.
 type MessageKind uint8
 
-// Kinds of messages.
+// Kinds of messages: data first, then control frames.
 const (
-	Text MessageKind = iota + 1
-	Binary
-	Ping
-	Pong
-	Close
+	Text   MessageKind = iota + 1 // UTF-8
+	Binary                        // any bytes
+	Ping                          // to be answered by a pong with the same payload
+	Pong                          // needs no answer
+	Close                         // see ParseClose
 )
 
 // Message is a complete data message or a control frame.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"hub/hub/wire"
@@ -80,6 +81,24 @@ func TestParseRequestWithBody(t *testing.T) {
 	if body, err := io.ReadAll(r.Body); err != nil || len(body) != 0 {
 		t.Errorf("body is %q, %v", body, err)
 	}
+}
+
+// The event loops parse at the same time.
+func TestParseRequestConcurrently(t *testing.T) {
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			key := fmt.Sprintf("%022d==", i) // base64 of 16 bytes, another for each
+			b := []byte(strings.Replace(upgrade, "dGhlIHNhbXBsZSBub25jZQ==", key, 1))
+			for range 200 {
+				if r, n, err := wire.ParseRequest(b); err != nil || n != len(b) || r.Header.Get("Sec-WebSocket-Key") != key {
+					t.Errorf("got %v, %d, %v", r, n, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // The database's name comes as the client wrote it, for the one place that
