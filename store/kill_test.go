@@ -90,11 +90,12 @@ func killed(t *testing.T, path string, run, after int) []string {
 // contiguous; and what was not acknowledged is there with its idempotency
 // record or not at all.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	o := options(t)
 	o.Retention = keep(1<<40, 0)
 	acknowledged := map[string]string{} // id → room, offset and epoch
-	for run := range 12 {
-		for _, line := range killed(t, o.Path, run, 1+run*53) {
+	for run := range 8 {
+		for _, line := range killed(t, o.Path, run, 1+run*97) {
 			var room, id, offset, epoch string
 			if _, err := fmt.Sscan(line, &room, &id, &offset, &epoch); err != nil {
 				t.Fatal(err)
@@ -138,14 +139,18 @@ func checkKilled(t *testing.T, db *store.DB, acknowledged map[string]string) {
 			t.Errorf("%s: acknowledged at %s, stored at %q", id, want, stored[id])
 		}
 	}
-	for id, want := range stored {
-		room, _, _ := strings.Cut(want, " ")
+	again := map[string]<-chan answer{}
+	for id, at := range stored {
+		room, _, _ := strings.Cut(at, " ")
 		p := message(room, fmt.Sprintf("%q", id))
 		p.Caller, p.ID = "child", id
-		r := publish(t, db, p)
-		if got := fmt.Sprintf("%s %d %s", room, r.Offset, r.Epoch); got != want || !r.Replayed {
-			t.Errorf("%s: again gave %s, replayed %t; want %s", id, got, r.Replayed, want)
-			break
+		again[id] = ask(db, p)
+	}
+	for id, c := range again {
+		a := wait(t, c)
+		room, _, _ := strings.Cut(stored[id], " ")
+		if got := fmt.Sprintf("%s %d %s", room, a.Offset, a.Epoch); got != stored[id] || !a.Replayed {
+			t.Fatalf("%s: again gave %s, replayed %t, error %v; want %s", id, got, a.Replayed, a.err, stored[id])
 		}
 	}
 }
@@ -160,6 +165,7 @@ func childLock(dir string) {
 }
 
 func TestLockDir(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -162,6 +162,8 @@ type DB struct {
 	writer  *writer
 	readers *readers
 	ended   chan struct{} // closed when the writer goroutine has ended
+	// owned by the writer goroutine until ended is closed
+	finished error // how it ended
 
 	closing atomic.Bool
 	closed  sync.Once
@@ -192,11 +194,18 @@ func Open(o Options) (*DB, error) {
 		db.writer.disconnect()
 		return nil, fmt.Errorf("open database %s: %w", o.Path, err)
 	}
-	go func() {
-		defer close(db.ended)
-		db.writer.loop()
-	}()
+	go db.run()
 	return db, nil
+}
+
+// run is the writer goroutine: it serves the queue until that is closed and
+// empty, and leaves a clean file.
+func (db *DB) run() {
+	defer close(db.ended)
+	db.writer.loop()
+	db.queue.timer.Stop()
+	db.readers.close()
+	db.finished = db.writer.finish()
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -328,11 +337,15 @@ func walSize(path string) int64 {
 }
 
 // Close refuses new work, finishes the queue, checkpoints, marks the file clean
-// and closes it. When ctx ends first, what still waits is answered ErrClosed,
-// the file stays marked unclean, and the batch under way ends by itself.
+// and closes it. When ctx ends first, what still waits is answered ErrClosed and
+// Close returns; the batch under way, and the closing, end by themselves.
 // Further calls return the first one's outcome.
 func (db *DB) Close(ctx context.Context) error {
-	db.closed.Do(func() { db.err = db.close(ctx) })
+	db.closed.Do(func() {
+		if err := db.close(ctx); err != nil {
+			db.err = fmt.Errorf("close database %s: %w", db.options.Path, err)
+		}
+	})
 	return db.err
 }
 
@@ -341,15 +354,10 @@ func (db *DB) close(ctx context.Context) error {
 	db.queue.close()
 	select {
 	case <-db.ended:
+		return db.finished
 	case <-ctx.Done():
 		close(db.writer.abort)
 		db.queue.fail(ErrClosed)
-		return fmt.Errorf("close database %s: %w", db.options.Path, ctx.Err())
+		return ctx.Err()
 	}
-	db.queue.timer.Stop()
-	db.readers.close()
-	if err := db.writer.finish(); err != nil {
-		return fmt.Errorf("close database %s: %w", db.options.Path, err)
-	}
-	return nil
 }
