@@ -59,7 +59,11 @@ func (p *program) check(ctx context.Context, args []string) error {
 // checkDatabases checks the named databases of a directory, or all it has. They
 // must not be in use; nothing in them is changed.
 func (p *program) checkDatabases(ctx context.Context, dir string, names []string) error {
-	if _, err := os.Stat(dir); err != nil {
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		_, err = os.Stat(abs)
+	}
+	if err != nil {
 		return fmt.Errorf("check databases: %w", err)
 	}
 	lock, err := store.LockDir(dir)
@@ -88,8 +92,8 @@ func (p *program) checkDatabases(ctx context.Context, dir string, names []string
 			fmt.Fprintf(p.stdout, "%s: not there yet\n", path)
 			continue
 		}
-		if err := store.CheckIntegrity(ctx, path); err != nil {
-			fmt.Fprintf(p.stderr, "%s: %v\n", path, err)
+		if err := store.CheckIntegrity(ctx, filepath.Join(abs, name+".db")); err != nil {
+			fmt.Fprintln(p.stderr, err)
 			damaged++
 			continue
 		}

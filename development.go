@@ -26,6 +26,8 @@ const (
 	developmentUser = "dev"
 	// developmentTTL lets a token last a working day.
 	developmentTTL = 24 * time.Hour
+	// developmentDrain is short: a developer restarts often and has few clients.
+	developmentDrain = 100 * time.Millisecond
 )
 
 // developmentOptions are those of a server that only this machine can reach:
@@ -48,6 +50,7 @@ func developmentOptions(listen, dataDir string) (hub.Options, error) {
 	o.Version = version
 	o.Server.Listen = net.JoinHostPort(host, strconv.Itoa(port))
 	o.Server.DataDir = dataDir
+	o.Server.DrainWindow = developmentDrain
 	o.Auth.HMACSecret = s.HMACSecret
 	o.API.Key = s.APIKey
 	o.Admin.Listen = net.JoinHostPort(host, strconv.Itoa(adminPort(port)))

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 //	term NAME                    SIGTERM, then finish
 //	crash NAME                   SIGKILL
 //
-// The condition [js] holds where the packages of testdata/js are installed.
+// The condition [node] holds where the packages of testdata/js are installed.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -63,9 +63,9 @@ func TestScripts(t *testing.T) {
 // testdata/js/package.json are installed; .ci/run sets it.
 const nodeModules = "HUB_TEST_NODE_MODULES"
 
-// condition answers [js]: the JavaScript clients can run. In CI they must.
+// condition answers [node]: the JavaScript clients can run. In CI they must.
 func condition(name string) (bool, error) {
-	if name != "js" {
+	if name != "node" {
 		return false, fmt.Errorf("unknown condition %q", name)
 	}
 	if os.Getenv(nodeModules) == "" && os.Getenv("CI") == "true" {

@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"hub/hub"
-	"hub/store"
 )
 
 func (p *program) serve(ctx context.Context, args []string) error {
@@ -53,12 +52,12 @@ func (p *program) serve(ctx context.Context, args []string) error {
 
 // start opens a server's databases and listeners; its Run serves and closes them.
 func start(o hub.Options, log *slog.Logger) (*hub.Server, error) {
+	if err := os.MkdirAll(o.Server.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
 	s, err := hub.New(o, log)
 	if err != nil {
 		return nil, err
-	}
-	if warning := store.CheckFilesystem(o.Server.DataDir); warning != "" {
-		log.Warn("data directory", "dir", o.Server.DataDir, "warning", warning)
 	}
 	log.Info("listening", "addr", s.Addr(), "admin_addr", s.AdminAddr(), "version", o.Version)
 	return s, nil
