@@ -26,7 +26,11 @@ func (db *database) eachConn(u apiUser, f func(*loop, *conn)) {
 	db.server.eachLoop(func(l *loop) {
 		for c := l.users[userKey{db, u.User}]; c != nil; {
 			next := c.userNext // f may end c
-			if u.Client == "" || u.Client == c.id {
+			switch {
+			case u.Client != "" && u.Client != c.id:
+			case c.held: // f may push, and the connect reply comes first
+				c.deferred = append(c.deferred, func() { f(l, c) })
+			default:
 				l.guard(c, func() { f(l, c) })
 			}
 			c = next

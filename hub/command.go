@@ -30,7 +30,6 @@ func (l *loop) commandsOf(c *conn, payload []byte, owned bool) {
 			l.disconnect(c, disconnectCode{closeBadRequest.code, "malformed command"})
 			return
 		}
-		wire.OwnCommand(cmd)
 		if !l.mayBegin(c, cmd) {
 			rest := r.Rest()
 			if !owned {
@@ -48,7 +47,12 @@ func (l *loop) commandsOf(c *conn, payload []byte, owned bool) {
 // before it, except that publications may follow each other into the write
 // queue, which keeps their order.
 func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
-	if c.flight == 0 || isPong(cmd) {
+	switch {
+	case isPong(cmd):
+		return true
+	case len(c.out) > unsentPause: // it does not read its replies
+		return false
+	case c.flight == 0:
 		return true
 	}
 	limit := l.server.opts.Limits.Waiting
@@ -71,11 +75,16 @@ func (c *conn) begin(serial bool) {
 	c.serial = c.serial || serial
 }
 
-// finish ends a command in flight. What is parked goes on in this iteration.
+// finish ends a command in flight.
 func (l *loop) finish(c *conn) {
 	if c.flight--; c.flight == 0 {
 		c.serial = false
 	}
+	l.ripen(c)
+}
+
+// ripen has the parked commands looked at again in this iteration.
+func (l *loop) ripen(c *conn) {
 	if c.parked != nil && !c.ripe {
 		c.ripe = true
 		l.ripe = append(l.ripe, c)

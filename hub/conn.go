@@ -52,11 +52,15 @@ type conn struct {
 	subs []*sub
 	turn int // the subscription that was served last when lagging
 
-	timer     timer
-	deadline  time.Duration // of the handshake, the closing, or the drain; 0: none
-	nextPing  time.Duration
-	pongUntil time.Duration
-	expires   int64 // unix seconds; 0: the token's expiry does not matter yet
+	// deferred waits for the connect reply, since it may push.
+	deferred []func()
+
+	timer      timer
+	deadline   time.Duration // of the handshake, the closing, or the drain; 0: none
+	frameUntil time.Duration // of the frame that has begun to arrive; 0: none
+	nextPing   time.Duration
+	pongUntil  time.Duration
+	expires    int64 // unix seconds; 0: the token's expiry does not matter yet
 }
 
 type connState uint8
@@ -175,6 +179,7 @@ func (l *loop) read(c *conn) {
 	}
 	used := l.handle(c, data)
 	l.keep(c, data, used)
+	l.watchFrame(c, used > 0)
 	if l.server.poison {
 		poison(l.buf[:n])
 	}
@@ -193,6 +198,19 @@ func (l *loop) keep(c *conn, data []byte, used int) {
 	}
 }
 
+// watchFrame gives the rest of an unfinished frame or message a deadline, so
+// that nobody holds memory by sending it a byte at a time.
+func (l *loop) watchFrame(c *conn, progress bool) {
+	if progress {
+		c.frameUntil = 0
+	}
+	if c.open() && c.state != stateHandshake && c.frameUntil == 0 && c.parked == nil && (len(c.in) > 0 || c.dec.Fragmented()) {
+		o := &l.server.opts.Server
+		c.frameUntil = l.now + o.PingInterval + o.PongTimeout
+		l.schedule(c)
+	}
+}
+
 // poison overwrites a buffer that nobody may look at any more, in tests.
 func poison(b []byte) {
 	for i := range b {
@@ -202,7 +220,7 @@ func poison(b []byte) {
 
 // handle takes complete requests and frames off data and returns the bytes used.
 func (l *loop) handle(c *conn, data []byte) (used int) {
-	for used < len(data) && c.parked == nil {
+	for used < len(data) && c.parked == nil && len(c.out) <= unsentPause {
 		switch c.state {
 		case stateHandshake:
 			n := l.handshake(c, data[used:])
@@ -336,15 +354,22 @@ func (l *loop) flushLater(c *conn) {
 	}
 }
 
-// afterWrite reads again once what was unsent is on its way.
+// afterWrite goes on with what has waited for the unsent bytes.
 func (l *loop) afterWrite(c *conn) {
-	if c.idle && c.open() && c.parked == nil && len(c.out) <= unsentPause {
+	switch {
+	case !c.open() || len(c.out) > unsentPause:
+	case c.parked != nil:
+		l.ripen(c)
+	case c.idle:
 		l.goOn(c)
 	}
 }
 
 // goOn handles what has waited and reads on.
 func (l *loop) goOn(c *conn) {
+	if l.stopping {
+		return
+	}
 	if in := c.in; len(in) > 0 {
 		used := l.handle(c, in)
 		l.keep(c, in, used)
@@ -389,7 +414,7 @@ func (l *loop) detach(c *conn) {
 		l.removeSub(c.subs[len(c.subs)-1])
 	}
 	l.forgetUser(c)
-	c.parked = nil
+	c.parked, c.deferred = nil, nil
 }
 
 // drop closes the socket and forgets the connection.

@@ -145,7 +145,7 @@ func (l *loop) connected(c *conn, all *connecting) {
 	o := &l.server.opts
 	res := &protocol.ConnectResult{
 		Client: c.id, Version: o.Version,
-		Ping: seconds(o.Server.PingInterval), Pong: true,
+		Ping: seconds(o.Server.PingInterval + time.Second - 1), Pong: true,
 		Expires: true, Ttl: l.server.ttl(c.claims.ExpiresAt),
 	}
 	out, err := c.enc.AppendConnectReply(l.outBuffer(c), all.id, res, all.subs)
@@ -161,12 +161,23 @@ func (l *loop) connected(c *conn, all *connecting) {
 		for _, s := range c.subs {
 			l.queue.add(s.shard)
 		}
+		deferred := c.deferred
+		c.deferred = nil
+		for _, f := range deferred {
+			f()
+		}
 	}
 }
 
 // setExpiry makes the connection end when its token does.
 func (c *conn) setExpiry(claims *auth.Claims, s *Server) {
-	c.expires = claims.ExpiresAt + int64(s.opts.Auth.Leeway/time.Second)
+	c.expires = s.endOf(claims.ExpiresAt)
+}
+
+// endOf is when a token with this exp ends what it allowed: leeway later, as
+// when it is verified. Both in unix seconds.
+func (s *Server) endOf(exp int64) int64 {
+	return exp + int64((s.opts.Auth.Leeway+time.Second-1)/time.Second)
 }
 
 // ttl is the time told for a token: so much less than is left that a client

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,13 +41,14 @@ func openDatabase(s *Server, name string) (*database, error) {
 	o := &s.opts.Database
 	db.queries.max = max(1, o.Readers)
 	db.pages.max = max(1, min(pageReaders, o.Readers-1))
+	db.queries.recovered, db.pages.recovered = s.panicked, s.panicked
 	var err error
 	db.store, err = store.Open(store.Options{
 		Path:           databasePath(s.opts.Server.DataDir, name),
 		Synchronous:    o.Synchronous,
 		Readers:        o.Readers,
-		Queue:          o.Queue,
-		WriteTimeout:   o.WriteTimeout,
+		Queue:          orOff(o.Queue, math.MaxInt),
+		WriteTimeout:   orOff(o.WriteTimeout, math.MaxInt64),
 		MaxRooms:       o.MaxRooms,
 		IdempotencyTTL: o.IdempotencyTTL,
 		Retention:      db.retention,
@@ -55,6 +57,15 @@ func openDatabase(s *Server, name string) (*database, error) {
 		Logger:         s.log.With(slog.String("database", name)),
 	})
 	return db, err
+}
+
+// orOff is what stands for a limit that is off in the store, which takes 0 for
+// "the default".
+func orOff[T ~int | ~int64](limit, off T) T {
+	if limit == 0 {
+		return off
+	}
+	return limit
 }
 
 // retention tells the store what a room keeps.
@@ -97,7 +108,7 @@ func (db *database) committed(events []store.Event) {
 		switch {
 		case r == nil:
 		case e.Removed:
-			r.removed(e.Epoch)
+			r.removed(e)
 		default:
 			r.committed(e)
 		}
@@ -262,7 +273,8 @@ func (db *database) close(ctx context.Context) error {
 // nothing to do. What waits is bounded by those who wait for it: a connection
 // has one request under way, a room one reading.
 type workers struct {
-	max int // fixed before use
+	max       int       // fixed before use
+	recovered func(any) // called with a panic of a function; fixed before use
 
 	mu      sync.Mutex
 	queue   []func() // guarded by mu
@@ -295,8 +307,17 @@ func (w *workers) run() {
 		w.queue[0] = nil
 		w.queue = w.queue[1:]
 		w.mu.Unlock()
-		f()
+		w.call(f)
 	}
+}
+
+func (w *workers) call(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.recovered(p)
+		}
+	}()
+	f()
 }
 
 // wait returns once nothing runs any more; nobody may call do meanwhile.

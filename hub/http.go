@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +20,9 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.HandleFunc("GET "+defaultSocketPath, s.serveSocket)
 	mux.HandleFunc("GET /v1/{db}/websocket", s.serveSocket)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeProblem(w, refuse(http.StatusNotFound, "not_found", "there is nothing here", 0))
+	})
 	if s.opts.API.Key != "" {
 		mux.HandleFunc("POST /api/{method}", s.serveAPI)
 		mux.HandleFunc("POST /v1/{db}/api/{method}", s.serveAPI)
@@ -63,8 +65,7 @@ func (s *Server) observed(mux *http.ServeMux) http.Handler {
 		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		defer func() {
 			if p := recover(); p != nil {
-				s.metrics.panics.Inc()
-				s.log.Error("panic in a request", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+				s.panicked(p)
 				if !sw.wrote {
 					writeProblem(sw, refuse(http.StatusInternalServerError, "internal", "", 0))
 				}

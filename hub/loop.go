@@ -3,7 +3,6 @@ package hub
 import (
 	"errors"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -153,8 +152,7 @@ func (l *loop) event(ev *poll.Event) {
 func (l *loop) guard(c *conn, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			l.server.metrics.panics.Inc()
-			l.server.log.Error("panic in an event loop", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			l.server.panicked(p)
 			if c != nil && c.open() {
 				l.disconnect(c, closeInternal)
 			}

@@ -98,12 +98,15 @@ func (m *metrics) refused(status int) { m.refusals.WithLabelValues(strconv.Itoa(
 func errorLabel(code uint32) string       { return strconv.Itoa(int(code)) }
 func unsubscribeLabel(code uint32) string { return strconv.Itoa(int(code)) }
 
-// closeLabel is the label of a close code; those that clients chose are one.
+// closeLabel is the label of a close code; those that clients or callers of the
+// server API chose share one.
 func closeLabel(code uint16) string {
-	if code < 3000 && code != closeInternal.code && (code < 1002 || code > 1009) {
-		return "client"
+	switch code {
+	case 1002, 1007, 1009, closeInternal.code, closeShutdown.code, closeExpired.code, closeSlow.code,
+		closeNoPong.code, closeInvalidToken.code, closeBadRequest.code, closeStale.code, closeForced.code:
+		return strconv.Itoa(int(code))
 	}
-	return strconv.Itoa(int(code))
+	return "other"
 }
 
 // collector reads what is counted elsewhere when it is asked.

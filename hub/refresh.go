@@ -2,7 +2,6 @@ package hub
 
 import (
 	"errors"
-	"time"
 
 	"github.com/centrifugal/protocol"
 
@@ -63,7 +62,7 @@ func (l *loop) subRefreshCommand(c *conn, id uint32, req *protocol.SubRefreshReq
 			return
 		}
 		s.info = claims.Info
-		s.expires = claims.ExpiresAt + int64(l.server.opts.Auth.Leeway/time.Second)
+		s.expires = l.server.endOf(claims.ExpiresAt)
 		l.schedule(c)
 		l.reply(c, &protocol.Reply{Id: id, SubRefresh: &protocol.SubRefreshResult{
 			Expires: true, Ttl: l.server.ttl(claims.ExpiresAt)}})

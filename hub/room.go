@@ -277,10 +277,10 @@ func wakeAll(dirty []*shard) {
 
 // removed begins a new incarnation: the history that subscriptions followed is
 // gone, so each is told to subscribe anew.
-func (r *room) removed(epoch string) {
+func (r *room) removed(e *store.Event) {
 	r.mu.Lock()
-	r.epoch = epoch
-	r.restart(r.head.Load())
+	r.epoch = e.Epoch
+	r.restart(max(r.head.Load(), e.Publication.Offset))
 	generation := r.generation.Add(1)
 	r.mu.Unlock()
 	for i := range r.shards {

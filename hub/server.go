@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,12 +68,12 @@ func New(o Options, log *slog.Logger) (_ *Server, err error) {
 		opts: o, log: log, start: time.Now(),
 		namespaces: make(map[string]*Namespace, len(o.Namespaces)),
 		databases:  make(map[string]*database, len(o.Database.Names)),
-		slots:      ratelimit.NewSlots(o.Limits.Connections.Server, o.Limits.Connections.Database, o.Limits.Connections.IP),
 		sizes:      defaultLogSizes(o.Limits.Unsent),
 		memory:     newLogMemory(o.Limits.LogMemory),
 	}
+	s.slots = ratelimit.NewSlots(s.connectionCap(), o.Limits.Connections.Database, o.Limits.Connections.IP)
 	s.context, s.stop = context.WithCancel(context.Background())
-	s.verifying.max = 1
+	s.verifying.max, s.verifying.recovered = 1, s.panicked
 	s.metrics = newMetrics(s)
 	defer func() {
 		if err != nil {
@@ -102,6 +103,24 @@ func New(o Options, log *slog.Logger) (_ *Server, err error) {
 		return nil, err
 	}
 	return s, s.listen()
+}
+
+// descriptorReserve is the descriptors that connections must leave to database
+// files, listeners, pollers and requests.
+const descriptorReserve = 256
+
+// connectionCap is the configured cap, or what the descriptor limit allows.
+func (s *Server) connectionCap() int {
+	limit, most := s.opts.Limits.Connections.Server, descriptorLimit()-descriptorReserve
+	if most < 1 {
+		most = max(1, descriptorLimit()/2)
+	}
+	if limit > 0 && limit <= most {
+		return limit
+	}
+	s.log.Info("connections are capped by the descriptor limit",
+		slog.Int("limits.connections.server", limit), slog.Int("cap", most), slog.Int("descriptors", descriptorLimit()))
+	return most
 }
 
 func (s *Server) openDatabases() (err error) {
@@ -169,6 +188,12 @@ func (s *Server) AdminAddr() string {
 		return ""
 	}
 	return s.admin.Addr().String()
+}
+
+// panicked counts and logs a panic that was recovered from.
+func (s *Server) panicked(p any) {
+	s.metrics.panics.Inc()
+	s.log.Error("panic", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 }
 
 // nextLoop spreads connections over the loops.

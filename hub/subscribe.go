@@ -140,7 +140,7 @@ func (l *loop) subscribe(c *conn, name string, sb *subscribing) {
 	s := &sub{conn: c, shard: &r.shards[l.index], index: -1, info: sb.info}
 	s.joinLeave = ns.JoinLeave && (sb.joinLeave || sb.server)
 	if sb.expires > 0 {
-		s.expires = sb.expires + int64(l.server.opts.Auth.Leeway/time.Second)
+		s.expires = l.server.endOf(sb.expires)
 	}
 	sb.sub = s
 	c.subs = append(c.subs, s)

@@ -240,10 +240,18 @@ func (l *loop) flushAll() {
 		c := l.unflushed[len(l.unflushed)-1]
 		l.unflushed = l.unflushed[:len(l.unflushed)-1]
 		c.unflushed = false
-		if len(c.out) > 0 && !c.blocked && !c.gone() {
-			l.guard(c, func() { l.write(c, nil); l.afterWrite(c) })
+		if !c.blocked && !c.gone() {
+			l.guard(c, func() { l.flush(c) })
 		}
 	}
+}
+
+// flush writes the unsent bytes, if a visit has not.
+func (l *loop) flush(c *conn) {
+	if len(c.out) > 0 {
+		l.write(c, nil)
+	}
+	l.afterWrite(c)
 }
 
 // resume goes on writing when a blocked socket is writable again: first the
@@ -264,7 +272,7 @@ func (l *loop) resume(c *conn) {
 			}
 			c.turn = (c.turn + 1) % len(c.subs)
 			s := c.subs[c.turn]
-			if s.index < 0 {
+			if s.index < 0 || !s.joinLeave && s.cursor >= s.shard.room.head.Load() {
 				continue
 			}
 			s.shard.look(l)

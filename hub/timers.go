@@ -11,6 +11,7 @@ func (l *loop) schedule(c *conn) {
 		}
 	}
 	earlier(c.deadline)
+	earlier(c.frameUntil)
 	if c.state == stateConnected {
 		earlier(c.nextPing)
 		if c.pongDue {
@@ -48,6 +49,13 @@ func (l *loop) due(c *conn) {
 	if c.deadline > 0 && l.now >= c.deadline {
 		l.late(c)
 		return
+	}
+	if c.frameUntil > 0 && l.now >= c.frameUntil {
+		c.frameUntil = 0
+		if c.parked == nil && (len(c.in) > 0 || c.dec.Fragmented()) {
+			l.disconnect(c, disconnectCode{closeBadRequest.code, "unfinished frame"})
+			return
+		}
 	}
 	if c.state != stateConnected {
 		return

@@ -94,8 +94,3 @@ func (r *CommandReader) splitDelimited() (b []byte, err error) {
 	b, r.rest = r.rest[n:end], r.rest[end:]
 	return b, nil
 }
-
-// OwnCommand does nothing.
-//
-// Deprecated: commands never point into the payload, see [Encoding.Commands].
-func OwnCommand(*protocol.Command) {}
