@@ -3,6 +3,7 @@ package hub
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/centrifugal/protocol"
@@ -451,6 +452,7 @@ func (l *loop) addUser(c *conn) {
 		c.userNext, first.userPrev = first, c
 	}
 	l.users[key] = c
+	l.logLife(c, "connected")
 	l.stats.connections.Add(1)
 	c.db.connections.Add(1)
 }
@@ -471,8 +473,17 @@ func (l *loop) forgetUser(c *conn) {
 		delete(l.users, key)
 	}
 	c.userPrev, c.userNext = nil, nil
+	l.logLife(c, "disconnected")
 	l.stats.connections.Add(-1)
 	c.db.connections.Add(-1)
+}
+
+// logLife logs the beginning and the end of a connection, for debugging.
+func (l *loop) logLife(c *conn, what string) {
+	if log := l.server.log; log.Enabled(l.server.context, slog.LevelDebug) {
+		log.Debug(what, slog.String("database", c.db.name), slog.String("user", c.claims.User),
+			slog.String("client", c.id), slog.String("addr", c.sock.RemoteAddr().String()))
+	}
 }
 
 // find returns the connection's subscription to a room, also one under way.
