@@ -62,6 +62,7 @@ func (w *writer) checkpoint() bool {
 	}
 	if err != nil {
 		w.options.Logger.Warn("checkpoint", "path", w.options.Path, "error", err)
+		w.health.note(err)
 		w.disconnect()
 		return false
 	}

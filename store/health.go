@@ -13,7 +13,7 @@ var errStalled = fmt.Errorf("%w: writer is stalled", ErrUnavailable)
 // health is how the last batch ended and whether one is under way.
 type health struct {
 	mu    sync.Mutex
-	last  error     // of the last batch
+	last  error     // of the last batch, or a trouble since
 	since time.Time // when the batch under way began; zero = none
 }
 
@@ -32,7 +32,7 @@ func (h *health) end(err error) (recovered, failed bool) {
 	return recovered, failed
 }
 
-// note keeps err as the trouble of the batch under way.
+// note keeps a trouble outside the outcome of a batch, so that Ready looks closer.
 func (h *health) note(err error) {
 	h.mu.Lock()
 	h.last = err

@@ -18,7 +18,7 @@ func TestHistory(t *testing.T) {
 	o := options(t)
 	o.Retention = func(room string) store.Retention {
 		switch room {
-		case "three":
+		case "three", "removed three":
 			return store.Retention{Size: 3}
 		case "none":
 			return store.Retention{}
@@ -27,11 +27,13 @@ func TestHistory(t *testing.T) {
 	}
 	o.SetMaintenance(time.Hour) // retention holds before a row is deleted
 	db := open(t, o)
-	for _, room := range []string{"all", "three", "none", "removed"} {
+	for _, room := range []string{"all", "three", "none", "removed", "removed three"} {
 		fill(t, db, room, 5) // 7 bytes each
 	}
 	remove(t, db, "removed")
 	fill(t, db, "removed", 1)
+	remove(t, db, "removed three")
+	fill(t, db, "removed three", 1)
 	const all = -1
 	for _, c := range []struct {
 		room   string
@@ -65,6 +67,7 @@ func TestHistory(t *testing.T) {
 		{"removed", store.Query{Limit: all}, 6, "6", false},
 		{"removed", store.Query{HasSince: true, Since: 4, Limit: all}, 6, "6", true},
 		{"removed", store.Query{HasSince: true, Since: 5, Limit: all}, 6, "6", false},
+		{"removed three", store.Query{Limit: all}, 6, "6", false},
 		{"never", store.Query{HasSince: true, Since: 0, Limit: all}, 0, "", false},
 	} {
 		page, err := db.History(t.Context(), c.room, c.query)
@@ -310,4 +313,40 @@ func TestWALIsBounded(t *testing.T) {
 		info, err := os.Stat(o.Path + "-wal")
 		return err == nil && info.Size() == 0
 	})
+}
+
+// A reader that stays in the WAL costs the writer a short wait now and then, not
+// one for each batch; when it leaves, the WAL is emptied.
+func TestForgottenReader(t *testing.T) {
+	t.Parallel()
+	var checkpoints atomic.Int64
+	o := options(t)
+	o.SetMaintenance(time.Hour)
+	o.SetFault(func(stage string) error {
+		if stage == "checkpoint" {
+			checkpoints.Add(1)
+		}
+		return nil
+	})
+	db := open(t, o)
+	publish(t, db, message("a", `1`))
+	ctx, release := context.WithCancel(t.Context())
+	held, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- db.HoldReader(ctx, held) }()
+	<-held
+	data := `"` + strings.Repeat("x", 200<<10) + `"`
+	for range 60 {
+		publish(t, db, message("a", data))
+	}
+	if n, wal := checkpoints.Load(), db.Stats().WAL; n == 0 || n > 4 || wal < 60*200<<10 {
+		t.Errorf("%d checkpoints, WAL of %d bytes", n, wal)
+	}
+	release()
+	<-done
+	for range 30 {
+		publish(t, db, message("a", data))
+	}
+	if wal := db.Stats().WAL; wal > 8<<20 {
+		t.Errorf("WAL of %d bytes after the reader left", wal)
+	}
 }

@@ -52,13 +52,15 @@ func (b *batch) emit(e Event) {
 	b.events = append(b.events, e)
 }
 
-// refuses tells the outcomes that concern one operation from those that end the
-// transaction. Only a constraint failure is certain to have undone its own
-// statement and nothing else (sqlite.org/lang_transaction.html, section 3).
-func refuses(err error) bool {
-	if errors.Is(err, ErrIDReused) || errors.Is(err, ErrRoomLimit) {
-		return true
-	}
+// isRefusal tells an operation's own refusal from a failure.
+func isRefusal(err error) bool {
+	return errors.Is(err, ErrIDReused) || errors.Is(err, ErrRoomLimit)
+}
+
+// isConstraint tells the only failure that is certain to have undone its own
+// statement and nothing else (sqlite.org/lang_conflict.html, ABORT); any other
+// may have ended the transaction (sqlite.org/lang_transaction.html, section 3).
+func isConstraint(err error) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
 }
@@ -74,24 +76,19 @@ func (p *publish) apply(w *writer, b *batch) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	result := Result{Offset: r.top + 1, Epoch: r.epoch}
 	if p.ID != "" {
-		if result, found, err := w.replay(r, p); found || err != nil {
-			return result, err
+		if earlier, found, err := w.claim(r, p, result); found || err != nil {
+			return earlier, err
 		}
 	}
 	e := Event{Room: r.name, Epoch: r.epoch, Publication: p.Publication}
 	pub := &e.Publication
-	pub.Offset = r.top + 1
+	pub.Offset = result.Offset
 	pub.Time = max(w.now, r.time)
 	retained := w.options.Retention(p.Room).Size > 0
 	if retained {
 		if err := w.insertPublication(r, pub); err != nil {
-			return Result{}, err
-		}
-	}
-	result := Result{Offset: pub.Offset, Epoch: r.epoch}
-	if p.ID != "" {
-		if err := w.exec(insertID, r.id, p.Caller, p.ID, p.hash, int64(result.Offset), result.Epoch, w.now); err != nil {
 			return Result{}, err
 		}
 	}
@@ -108,16 +105,27 @@ func (p *publish) apply(w *writer, b *batch) (Result, error) {
 	return result, nil
 }
 
-// replay finds the result that the id of p has already.
-func (w *writer) replay(r *room, p *publish) (Result, bool, error) {
+// claim records result under the id of p, or finds the earlier result that the
+// id stands for. Ids are nearly always new, so it inserts before it looks.
+func (w *writer) claim(r *room, p *publish, result Result) (earlier Result, found bool, err error) {
+	record := []any{r.id, p.Caller, p.ID, p.hash, int64(result.Offset), result.Epoch, w.now}
+	inserted, err := w.execResult(insertID, record...)
+	if err != nil {
+		return Result{}, false, err
+	}
+	if n, err := inserted.RowsAffected(); n == 1 || err != nil {
+		return Result{}, false, err
+	}
 	var (
 		hash         []byte
 		offset, time int64
 		epoch        string
 	)
-	found, err := w.query(findID, []any{r.id, p.Caller, p.ID}, &hash, &offset, &epoch, &time)
-	if err != nil || !found || time <= w.now-w.options.IdempotencyTTL.Milliseconds() {
+	if _, err := w.query(findID, record[:3], &hash, &offset, &epoch, &time); err != nil {
 		return Result{}, false, err
+	}
+	if time <= w.now-w.options.IdempotencyTTL.Milliseconds() {
+		return Result{}, false, w.exec(replaceID, record...)
 	}
 	if !bytes.Equal(hash, p.hash) {
 		return Result{}, true, ErrIDReused

@@ -82,6 +82,7 @@ func (w *writer) maintain() (more bool) {
 	more, err := w.sweepStep()
 	if err != nil {
 		w.options.Logger.Warn("delete expired rows", "path", w.options.Path, "error", err)
+		w.health.note(err)
 		w.disconnect()
 		s.running = false
 		return false

@@ -30,8 +30,9 @@ const (
 	oldestEvent
 	insertEvent
 	deleteEvents
-	findID
 	insertID
+	findID
+	replaceID
 	expireIDs
 	expiredEvents
 	nextRooms
@@ -53,8 +54,12 @@ var statements = [...]struct{ stage, query string }{
 	insertEvent: {"insert", "INSERT INTO events (room_id, offset, time, user, client, conn_info, chan_info, tags, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"},
 	deleteEvents: {"prune",
 		"DELETE FROM events WHERE room_id = ? AND offset >= ? AND offset < ?"},
-	findID:   {"find id", "SELECT hash, offset, epoch, time FROM idempotency WHERE room_id = ? AND caller = ? AND id = ?"},
-	insertID: {"insert id", "INSERT OR REPLACE INTO idempotency (room_id, caller, id, hash, offset, epoch, time) VALUES (?, ?, ?, ?, ?, ?, ?)"},
+	insertID: {"insert id",
+		"INSERT INTO idempotency (room_id, caller, id, hash, offset, epoch, time) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"},
+	findID: {"find id",
+		"SELECT hash, offset, epoch, time FROM idempotency WHERE room_id = ? AND caller = ? AND id = ?"},
+	replaceID: {"replace id",
+		"REPLACE INTO idempotency (room_id, caller, id, hash, offset, epoch, time) VALUES (?, ?, ?, ?, ?, ?, ?)"},
 	expireIDs: {"expire ids",
 		"DELETE FROM idempotency WHERE (room_id, caller, id) IN (SELECT room_id, caller, id FROM idempotency WHERE time <= ? ORDER BY time LIMIT ?)"},
 	expiredEvents: {"expired",
@@ -218,7 +223,12 @@ func (w *writer) apply(b *batch, i int) error {
 		b.results[i].Result = result
 		return w.exec(release)
 	}
-	if !refuses(refusal) {
+	switch {
+	case isRefusal(refusal):
+	case isConstraint(refusal):
+		w.options.Logger.Error("write breaks a constraint", "path", w.options.Path, "error", refusal)
+		refusal = fmt.Errorf("%w: %w", ErrUnavailable, refusal)
+	default:
 		return refusal
 	}
 	b.results[i].err = refusal
