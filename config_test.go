@@ -157,9 +157,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("[namespace.chat]\ndurable = 1\n[[limits]]\n\"a.b\" = {c = [1, {}]}\n'' = ''")
 	f.Add("limits.messages.burst = 1\nnamespace = {x = {}}")
 	f.Fuzz(func(t *testing.T, text string) {
-		if len(text) > 16<<10 || strings.Contains(text, "file:") {
-			t.Skip("takes long, or would read this machine's files")
-		}
+		text = strings.ReplaceAll(text[:min(len(text), 16<<10)], "file:", "path:") // not this machine's files
 		top, err := parseTOML(text)
 		if err != nil {
 			_ = syntaxProblem(err)

@@ -182,12 +182,15 @@ func banner(hubCommand, addr, adminAddr string, o hub.Options, token string) str
 		url, socket = " -url http://"+addr, " -url ws://"+addr+"/connection/websocket"
 	}
 	return strings.NewReplacer(
-		"HUB", hubCommand, "ADMIN", adminAddr, "ADDR", addr, "DATA", data, "URL", url, "SOCKET", socket, "TOKEN", token, "USER", developmentUser, "DIR", o.Server.DataDir,
+		"HUB", hubCommand, "ADMIN", adminAddr, "ADDR", addr,
+		"DATA", data, "URL", url, "SOCKET", socket,
+		"TOKEN", token, "USER", developmentUser,
+		"DIR", o.Server.DataDir, "FILE", secretsFile(o.Server.DataDir),
 	).Replace(`hub is running for development: this machine only, open rules, data in DIR
 
   websocket  ws://ADDR/connection/websocket
   health     http://ADDR/healthz
-  metrics    http://ADMIN/metrics
+  metrics    http://ADMIN/metrics, with the admin_key of FILE
 
 A token for user "USER", good for 24 hours:
 

@@ -36,21 +36,17 @@ func (p *program) subscribe(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	target, err := url.Parse(*address)
+	if err := validRooms(rooms); err != nil {
+		return err
+	}
+	target, err := parseSocketURL(*address)
 	switch {
-	case len(rooms) == 0:
-		return misuse("subscribe needs a room")
-	case err != nil || target.Scheme != "ws" && target.Scheme != "wss" || target.Host == "":
-		return misuse("-url must begin with ws:// or wss://, got %q", *address)
+	case err != nil:
+		return err
 	case *count < 0:
 		return misuse("-n must not be negative")
 	case *since != "" && len(rooms) > 1:
 		return misuse("-since needs a single room, got %d", len(rooms))
-	}
-	for _, room := range rooms {
-		if err := hub.ValidRoom(room); err != nil {
-			return misuse("%q: %v", room, err)
-		}
 	}
 	position, err := parsePosition(*since)
 	if err != nil {
@@ -91,6 +87,26 @@ func (p *program) subscribe(ctx context.Context, args []string) error {
 	case err = <-t.end:
 	}
 	return err
+}
+
+func validRooms(rooms []string) error {
+	if len(rooms) == 0 {
+		return misuse("subscribe needs a room")
+	}
+	for _, room := range rooms {
+		if err := hub.ValidRoom(room); err != nil {
+			return misuse("%q: %v", room, err)
+		}
+	}
+	return nil
+}
+
+func parseSocketURL(address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Host == "" {
+		return nil, misuse("-url must begin with ws:// or wss://, got %q", address)
+	}
+	return u, nil
 }
 
 // tailTokens returns what mints a client's tokens from its server's own secret,
