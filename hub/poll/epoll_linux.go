@@ -44,7 +44,8 @@ type epollPoller struct {
 	seq       uint32
 	prefixes  map[*epollSocket][]byte // came with the handle, not read yet
 	acceptors map[*epollAcceptor]*epollSocket
-	queue     queue // of the portable sockets
+	queue     queue   // of the portable sockets
+	count     [8]byte // what the eventfd held
 
 	// Atomic.
 	wake atomic.Uint32
@@ -53,6 +54,9 @@ type epollPoller struct {
 	mu      sync.Mutex
 	eventfd int // -1 once closed
 }
+
+// one is what a signal adds to the eventfd.
+var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 // batch is the most events one epoll_wait returns.
 const batch = 512
@@ -269,10 +273,8 @@ func (p *epollPoller) signal(bits uint32) {
 	if p.eventfd < 0 {
 		return
 	}
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
 	// Cannot fail: the counter is far from its maximum.
-	_, _ = unix.Write(p.eventfd, one[:])
+	_, _ = unix.Write(p.eventfd, one)
 }
 
 // drain consumes the signal and says whether a Wake was in it. The eventfd is
@@ -281,8 +283,7 @@ func (p *epollPoller) signal(bits uint32) {
 // signal in between loses nothing here either: what came before it is seen by
 // whoever called Wait, since Swap sees its bits.
 func (p *epollPoller) drain() bool {
-	var count [8]byte
-	_, _ = unix.Read(p.eventfd, count[:])
+	_, _ = unix.Read(p.eventfd, p.count[:])
 	return p.wake.Swap(0)&woken != 0
 }
 
