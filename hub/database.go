@@ -102,6 +102,9 @@ const anyNamespace = "*"
 
 // committed hands what the store has committed to the live rooms, in order.
 func (db *database) committed(events []store.Event) {
+	if see := db.server.committing; see != nil {
+		see(events)
+	}
 	for i := range events {
 		e := &events[i]
 		r := db.live(e.Room)

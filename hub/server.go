@@ -48,6 +48,8 @@ type Server struct {
 	handed     *handedListener // connections that a loop gave to net/http
 	lock       io.Closer       // of the data directory
 	poison     bool            // tests: overwrite read buffers after use
+	// committing, in tests, sees what was committed before the rooms do
+	committing func([]store.Event)
 
 	// context ends when the databases are about to close; it is what reads wait under.
 	context context.Context
@@ -63,7 +65,11 @@ type Server struct {
 
 // New opens the databases of o, locks the data directory and listens. Nothing
 // is served before [Server.Run]. The caller has validated o.
-func New(o Options, log *slog.Logger) (_ *Server, err error) {
+func New(o Options, log *slog.Logger) (*Server, error) { return newServer(o, log, nil) }
+
+// newServer is New. A test's tune changes the server before its parts are made:
+// backend, listener, sizes, poison, committing.
+func newServer(o Options, log *slog.Logger, tune func(*Server)) (_ *Server, err error) {
 	s := &Server{
 		opts: o, log: log, start: time.Now(),
 		namespaces: make(map[string]*Namespace, len(o.Namespaces)),
@@ -75,6 +81,9 @@ func New(o Options, log *slog.Logger) (_ *Server, err error) {
 	s.context, s.stop = context.WithCancel(context.Background())
 	s.verifying.max, s.verifying.recovered = 1, s.panicked
 	s.metrics = newMetrics(s)
+	if tune != nil {
+		tune(s)
+	}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -142,14 +151,12 @@ func (s *Server) openDatabases() (err error) {
 func databasePath(dir, name string) string { return filepath.Join(dir, name+".db") }
 
 func (s *Server) newLoops() error {
-	switch s.opts.Server.Backend {
-	case "portable":
+	switch {
+	case s.backend != nil:
+	case s.opts.Server.Backend == "portable" || s.opts.Server.TLSCert != "":
 		s.backend = poll.Portable()
 	default:
 		s.backend = poll.Default()
-		if s.opts.Server.TLSCert != "" {
-			s.backend = poll.Portable()
-		}
 	}
 	n := s.opts.Server.Loops
 	if n == 0 {
@@ -166,8 +173,10 @@ func (s *Server) newLoops() error {
 }
 
 func (s *Server) listen() (err error) {
-	if s.listener, err = net.Listen("tcp", s.opts.Server.Listen); err != nil {
-		return fmt.Errorf("server.listen: %w", err)
+	if s.listener == nil {
+		if s.listener, err = net.Listen("tcp", s.opts.Server.Listen); err != nil {
+			return fmt.Errorf("server.listen: %w", err)
+		}
 	}
 	s.addr = s.listener.Addr()
 	s.handed = newHandedListener(s.addr)
