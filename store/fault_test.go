@@ -316,7 +316,9 @@ func TestConstraintFailure(t *testing.T) {
 	})
 	db := open(t, o)
 	g.hold(t, db, message("a", `"1"`))
-	second, third, fourth := ask(db, message("a", `"2"`)), ask(db, message("b", `"3"`)), ask(db, message("a", `"4"`))
+	bad := message("b", `"3"`)
+	bad.Caller, bad.ID = "u", "x"
+	second, third, fourth := ask(db, message("a", `"2"`)), ask(db, bad), ask(db, message("a", `"4"`))
 	close(g.open)
 	if a := wait(t, third); !errors.Is(a.err, store.ErrUnavailable) || !errors.Is(a.err, constraint) {
 		t.Errorf("the one that failed: %+v", a)
@@ -325,6 +327,11 @@ func TestConstraintFailure(t *testing.T) {
 	if s := db.Stats(); s.Rooms != 1 || s.Failed != 0 {
 		t.Errorf("stats %+v", s)
 	}
-	acknowledged[`"5"`] = publish(t, db, message("b", `"5"`))
 	verify(t, db, &l, []string{"a", "b"}, acknowledged, []string{`"3"`})
+	again := publish(t, db, bad)
+	if again.Offset != 1 || again.Replayed {
+		t.Errorf("the same id again: %+v", again)
+	}
+	acknowledged[`"3"`] = again
+	verify(t, db, &l, []string{"a", "b"}, acknowledged, nil)
 }

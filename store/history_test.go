@@ -171,7 +171,11 @@ func TestBusyPruning(t *testing.T) {
 	o.Retention = keep(100, 0)
 	o.SetMaintenance(time.Hour)
 	db := open(t, o)
-	for range 20 {
+	for i := range 20 {
+		if i == 10 {
+			shut(t, db)
+			db = open(t, o)
+		}
 		fill(t, db, "a", 100)
 		if n := count(t, o.Path, "SELECT count(*) FROM events"); n > 100+100+64 {
 			t.Fatalf("%d rows for 100 publications", n)

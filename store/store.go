@@ -26,7 +26,9 @@ var (
 	// ErrClosed: the database is closed or closing; nothing was applied.
 	ErrClosed = errors.New("store: closed")
 	// ErrUnavailable wraps what kept the database from writing or reading (disk
-	// full, I/O). A write that gets it is not stored.
+	// full, I/O). A write that gets it is not stored. The one exception: the disk
+	// failed during COMMIT and again until Close gave up, or until the process was
+	// killed. A repeat with an idempotency id is safe even then.
 	ErrUnavailable = errors.New("store: unavailable")
 )
 

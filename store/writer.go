@@ -243,7 +243,7 @@ func (w *writer) apply(b *batch, i int) error {
 
 // settle decides what became of b when COMMIT failed, and returns nil when it is
 // stored nevertheless. As long as the file cannot be read the question is open:
-// then it waits, because an answer would be a guess.
+// then it waits, because an answer would be a guess, until Close gives up too.
 func (w *writer) settle(b *batch, cause error) error {
 	if len(b.dirty) == 0 {
 		return cause // nothing that matters to anyone was written
