@@ -111,7 +111,7 @@ func TestPortableWritable(t *testing.T) {
 			t.Error("writable while full")
 		default:
 		}
-		io.ReadFull(client, make([]byte, 40<<10))
+		io.ReadFull(client, make([]byte, 50<<10))
 		synctest.Wait()
 		select {
 		case <-writable:
