@@ -177,7 +177,7 @@ func TestBusyPruning(t *testing.T) {
 			db = open(t, o)
 		}
 		fill(t, db, "a", 100)
-		if n := count(t, o.Path, "SELECT count(*) FROM events"); n > 100+100+64 {
+		if n := count(t, o.Path, "SELECT count(*) FROM events"); n > 100+64 {
 			t.Fatalf("%d rows for 100 publications", n)
 		}
 	}
