@@ -83,9 +83,9 @@ func (l *loop) finish(c *conn) {
 	l.ripen(c)
 }
 
-// ripen has the parked commands looked at again in this iteration.
+// ripen has what waits looked at again in this iteration.
 func (l *loop) ripen(c *conn) {
-	if c.parked != nil && !c.ripe {
+	if (c.parked != nil || c.idle) && !c.ripe {
 		c.ripe = true
 		l.ripe = append(l.ripe, c)
 	}
@@ -102,14 +102,18 @@ func (l *loop) unparkAll() {
 }
 
 func (l *loop) unpark(c *conn) {
-	p := c.parked
-	if p == nil || !c.open() || !l.mayBegin(c, p.next) {
+	if !c.open() || l.stopping {
 		return
 	}
-	c.parked = nil
-	l.command(c, p.next)
-	if c.open() {
-		l.commandsOf(c, p.rest, true)
+	if p := c.parked; p != nil {
+		if !l.mayBegin(c, p.next) {
+			return
+		}
+		c.parked = nil
+		l.command(c, p.next)
+		if c.open() {
+			l.commandsOf(c, p.rest, true)
+		}
 	}
 	if c.open() && c.parked == nil {
 		l.goOn(c)

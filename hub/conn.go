@@ -202,10 +202,10 @@ func (l *loop) keep(c *conn, data []byte, used int) {
 // watchFrame gives the rest of an unfinished frame or message a deadline, so
 // that nobody holds memory by sending it a byte at a time.
 func (l *loop) watchFrame(c *conn, progress bool) {
-	if progress {
+	if progress || c.idle {
 		c.frameUntil = 0
 	}
-	if c.open() && c.state != stateHandshake && c.frameUntil == 0 && c.parked == nil && (len(c.in) > 0 || c.dec.Fragmented()) {
+	if c.open() && c.state != stateHandshake && c.frameUntil == 0 && !c.idle && (len(c.in) > 0 || c.dec.Fragmented()) {
 		o := &l.server.opts.Server
 		c.frameUntil = l.now + o.PingInterval + o.PongTimeout
 		l.schedule(c)
@@ -357,12 +357,8 @@ func (l *loop) flushLater(c *conn) {
 
 // afterWrite goes on with what has waited for the unsent bytes.
 func (l *loop) afterWrite(c *conn) {
-	switch {
-	case !c.open() || len(c.out) > unsentPause:
-	case c.parked != nil:
+	if c.open() && len(c.out) <= unsentPause {
 		l.ripen(c)
-	case c.idle:
-		l.goOn(c)
 	}
 }
 

@@ -60,6 +60,7 @@ func (l *loop) refuse(c *conn, id uint32, e *protocol.Error) {
 		c.state = stateRefused
 		c.deadline = l.now + l.server.opts.Server.HandshakeTimeout
 		l.schedule(c)
+		l.ripen(c)
 	}
 }
 
@@ -158,8 +159,9 @@ func (l *loop) connected(c *conn, all *connecting) {
 	l.flushLater(c)
 	if c.held {
 		c.held = false
-		for _, s := range c.subs {
-			l.queue.add(s.shard)
+		for i := len(c.subs) - 1; i >= 0; i-- {
+			l.queue.add(c.subs[i].shard)
+			l.endDoomed(c.subs[i])
 		}
 		deferred := c.deferred
 		c.deferred = nil

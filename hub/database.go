@@ -203,8 +203,14 @@ func (r *room) readPage(cursor uint64) {
 			}
 			r.floor.Store(max(r.floor.Load(), floor))
 		}
-		if len(page.Events) > 0 {
-			victims = r.keepPage(page.Events)
+		// What the log does not know yet is not handed out: the room would deny a
+		// position that a client has. A removal meanwhile makes the page worthless.
+		events := page.Events
+		for head := r.head.Load(); len(events) > 0 && events[len(events)-1].Offset > head; {
+			events = events[:len(events)-1]
+		}
+		if len(events) > 0 && page.Top.Epoch == r.epoch {
+			victims = r.keepPage(events)
 		}
 	}
 	r.mu.Unlock()

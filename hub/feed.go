@@ -26,9 +26,15 @@ type feed struct {
 	pages []*segment
 }
 
-// segment is a run of consecutive entries.
+// segment is a run that a feed owns and may append to.
 type segment struct {
-	feed  *feed
+	run
+	feed         *feed
+	older, newer *segment // ring of logMemory, guarded by its mu
+}
+
+// run is consecutive entries. A copy of it is what they were at that moment.
+type run struct {
 	first uint64 // offset of the first entry
 	buf   []byte
 	// ends[i] is where entry i ends in buf; pubs[i] where its bare publication lies.
@@ -36,8 +42,6 @@ type segment struct {
 	pubs []span
 	// times[i] is the publication's time, in unix milliseconds.
 	times []int64
-
-	older, newer *segment // ring of logMemory, guarded by its mu
 }
 
 // span is a part of a segment's buf.
@@ -74,11 +78,14 @@ const entryOverhead = 20
 
 func newSegment(f *feed, first uint64, bytes, entries int) *segment {
 	return &segment{
-		feed: f, first: first,
-		buf:   make([]byte, 0, bytes),
-		ends:  make([]uint32, 0, entries),
-		pubs:  make([]span, 0, entries),
-		times: make([]int64, 0, entries),
+		feed: f,
+		run: run{
+			first: first,
+			buf:   make([]byte, 0, bytes),
+			ends:  make([]uint32, 0, entries),
+			pubs:  make([]span, 0, entries),
+			times: make([]int64, 0, entries),
+		},
 	}
 }
 
@@ -86,7 +93,7 @@ func (s *segment) size() int64 {
 	return int64(cap(s.buf)) + int64(cap(s.ends))*entryOverhead
 }
 
-func (s *segment) last() uint64 { return s.first + uint64(len(s.ends)) - 1 }
+func (s *run) last() uint64 { return s.first + uint64(len(s.ends)) - 1 }
 
 // add appends one framed entry; the caller has seen that it fits or grows the segment.
 func (s *segment) add(frame []byte, pub span, time int64) {
@@ -188,7 +195,7 @@ func (f *feed) dropPages() {
 // view is what a feed held at one moment; valid for good.
 type view struct {
 	base, head uint64
-	segments   []segment
+	segments   []run
 	pages      []*segment
 }
 
@@ -197,13 +204,13 @@ func (f *feed) look(v *view) {
 	v.base, v.head = f.base, f.head
 	v.segments = v.segments[:0]
 	for _, s := range f.segments {
-		v.segments = append(v.segments, *s)
+		v.segments = append(v.segments, s.run)
 	}
 	v.pages = append(v.pages[:0], f.pages...)
 }
 
-// find returns the segment that holds the entry after cursor, nil when none does.
-func (v *view) find(cursor uint64) *segment {
+// find returns the run that holds the entry after cursor, nil when none does.
+func (v *view) find(cursor uint64) *run {
 	if cursor >= v.base {
 		for i := len(v.segments) - 1; i >= 0; i-- { // nearly always the last
 			if s := &v.segments[i]; s.first <= cursor+1 {
@@ -217,19 +224,19 @@ func (v *view) find(cursor uint64) *segment {
 	}
 	for i := len(v.pages) - 1; i >= 0; i-- {
 		if s := v.pages[i]; s.first <= cursor+1 && cursor < s.last() {
-			return s
+			return &s.run
 		}
 	}
 	return nil
 }
 
 // after returns the bytes behind cursor in s.
-func (s *segment) after(cursor uint64) []byte {
+func (s *run) after(cursor uint64) []byte {
 	return s.buf[s.start(cursor+1):s.ends[len(s.ends)-1]]
 }
 
 // start is where the entry of this offset begins in buf.
-func (s *segment) start(offset uint64) uint32 {
+func (s *run) start(offset uint64) uint32 {
 	if offset == s.first {
 		return 0
 	}
@@ -238,7 +245,7 @@ func (s *segment) start(offset uint64) uint32 {
 
 // entryAt returns the offset of the entry that the byte before pos belongs to,
 // and where that entry ends: pos is how far a short write came.
-func (s *segment) entryAt(pos uint32) (offset uint64, end uint32) {
+func (s *run) entryAt(pos uint32) (offset uint64, end uint32) {
 	lo, hi := 0, len(s.ends)-1
 	for lo < hi {
 		if mid := (lo + hi) / 2; s.ends[mid] < pos {
@@ -252,7 +259,7 @@ func (s *segment) entryAt(pos uint32) (offset uint64, end uint32) {
 
 // publications returns the bare publications after cursor, up to maxBytes, at
 // least one, and the offset of the last.
-func (s *segment) publications(cursor uint64, maxBytes int) (pubs [][]byte, last uint64) {
+func (s *run) publications(cursor uint64, maxBytes int) (pubs [][]byte, last uint64) {
 	last = cursor
 	for n := 0; last < s.last(); last++ {
 		p := s.pubs[last+1-s.first]

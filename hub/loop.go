@@ -139,7 +139,7 @@ func (l *loop) event(ev *poll.Event) {
 			if ev.Writable && owner.open() {
 				l.resume(owner)
 			}
-			if ev.Readable && owner.open() {
+			if ev.Readable && !owner.gone() { // a closing client answers
 				l.read(owner)
 			}
 		})

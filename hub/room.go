@@ -138,15 +138,18 @@ func (r *room) position() (offset uint64, epoch string) {
 
 // whenReady calls f on any goroutine once the room's position is known, with an
 // error if the store could not tell. It reports false, without calling f, when
-// the position is known already.
-func (r *room) whenReady(f func(*protocol.Error)) bool {
+// that is known already.
+func (r *room) whenReady(f func(*protocol.Error)) (wait bool, e *protocol.Error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != roomLoading {
-		return false
+	switch r.state {
+	case roomLoading:
+		r.waiting = append(r.waiting, f)
+		return true, nil
+	case roomDead:
+		return false, errInternal
 	}
-	r.waiting = append(r.waiting, f)
-	return true
+	return false, nil
 }
 
 // loaded ends roomLoading with what the store said.

@@ -144,8 +144,9 @@ func (l *loop) subscribe(c *conn, name string, sb *subscribing) {
 	}
 	sb.sub = s
 	c.subs = append(c.subs, s)
-	if !r.whenReady(func(e *protocol.Error) { l.later(c, func() { l.position(sb, e) }) }) {
-		l.position(sb, nil)
+	wait, e := r.whenReady(func(e *protocol.Error) { l.later(c, func() { l.position(sb, e) }) })
+	if !wait {
+		l.position(sb, e)
 	}
 }
 
@@ -214,7 +215,7 @@ func (sb *subscribing) finish(l *loop) {
 			s.shard.behind = append(s.shard.behind, s)
 			r.requestPage(s.cursor)
 			return
-		case s.cursor >= v.base && !r.retains(s.cursor, head, seg):
+		case !r.retains(s.cursor, head, seg):
 			sb.unrecovered(l)
 			return
 		}
@@ -232,7 +233,7 @@ func (sb *subscribing) finish(l *loop) {
 
 // retains says whether the publication after cursor, in seg, still belongs to
 // the room's history.
-func (r *room) retains(cursor, head uint64, seg *segment) bool {
+func (r *room) retains(cursor, head uint64, seg *run) bool {
 	if head-cursor > r.ns.HistorySize {
 		return false
 	}
@@ -291,6 +292,11 @@ func (l *loop) live(sb *subscribing, res *protocol.SubscribeResult, pubs [][]byt
 		l.queue.add(sh)
 	}
 	r.signalJoin(s)
+	l.endDoomed(s)
+}
+
+// endDoomed ends a subscription that could not be ended earlier.
+func (l *loop) endDoomed(s *sub) {
 	if s.doomed != nil {
 		l.unsubscribe(s, *s.doomed)
 	}
@@ -307,9 +313,10 @@ func (s *sub) listed() bool {
 }
 
 // unsubscribe ends a subscription and tells the client. One that is still on
-// its way is ended as soon as it is live.
+// its way, or belongs to a connect command, is ended as soon as the client knows
+// of it.
 func (l *loop) unsubscribe(s *sub, code unsubscribeCode) {
-	if s.index < 0 {
+	if s.index < 0 || s.conn.held {
 		s.doomed = &code
 		return
 	}

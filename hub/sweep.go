@@ -181,7 +181,7 @@ func (l *loop) deliverRun(s *sub) bool {
 // writeRun writes the entries of seg after *cursor, with the connection's unsent
 // bytes before them in the same write, and moves *cursor behind the last entry
 // that was begun. It reports whether the socket takes more.
-func (l *loop) writeRun(c *conn, seg *segment, cursor *uint64) bool {
+func (l *loop) writeRun(c *conn, seg *run, cursor *uint64) bool {
 	run := seg.after(*cursor)
 	n := l.write(c, run)
 	if n == 0 || !c.open() {

@@ -52,7 +52,7 @@ func (l *loop) due(c *conn) {
 	}
 	if c.frameUntil > 0 && l.now >= c.frameUntil {
 		c.frameUntil = 0
-		if c.parked == nil && (len(c.in) > 0 || c.dec.Fragmented()) {
+		if !c.idle && (len(c.in) > 0 || c.dec.Fragmented()) {
 			l.disconnect(c, disconnectCode{closeBadRequest.code, "unfinished frame"})
 			return
 		}
@@ -71,11 +71,14 @@ func (l *loop) due(c *conn) {
 		}
 	}
 	if c.pongDue && l.now >= c.pongUntil {
-		if !c.blocked || !c.sock.Stalled(l.server.opts.Server.PongTimeout) {
+		switch {
+		case c.blocked && c.sock.Stalled(l.server.opts.Server.PongTimeout): // its system acknowledges
+		case c.idle && !c.blocked: // its pong may be there, but it is not read now
+		default:
 			l.disconnect(c, closeNoPong)
 			return
 		}
-		c.pongDue = false // it does not read, but its system acknowledges
+		c.pongDue = false
 	}
 	if l.now >= c.nextPing {
 		l.ping(c)
