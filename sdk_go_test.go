@@ -2,146 +2,15 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/centrifugal/centrifuge-go"
 
 	"hub/auth"
 )
-
-// goClient is a client of centrifuge-go with its events as channels, which are
-// large enough for what a test causes.
-type goClient struct {
-	*centrifuge.Client
-	t            *testing.T
-	connected    chan centrifuge.ConnectedEvent
-	connecting   chan centrifuge.ConnectingEvent
-	disconnected chan centrifuge.DisconnectedEvent
-	errors       chan error
-}
-
-// newGoClient makes a client that is not connected yet and ends with the test.
-func newGoClient(t *testing.T, protocol, url string, c centrifuge.Config) *goClient {
-	t.Helper()
-	// The SDK's one second is short for a machine that is busy with other tests.
-	c.HandshakeTimeout, c.WriteTimeout = patience, patience
-	c.MinReconnectDelay, c.MaxReconnectDelay = 20*time.Millisecond, 200*time.Millisecond
-	newClient := centrifuge.NewJsonClient
-	if protocol == "protobuf" {
-		newClient = centrifuge.NewProtobufClient
-	}
-	g := &goClient{
-		Client: newClient(url, c), t: t,
-		connected:    make(chan centrifuge.ConnectedEvent, 64),
-		connecting:   make(chan centrifuge.ConnectingEvent, 64),
-		disconnected: make(chan centrifuge.DisconnectedEvent, 64),
-		errors:       make(chan error, 1024),
-	}
-	t.Cleanup(g.Close)
-	g.OnConnected(func(e centrifuge.ConnectedEvent) { g.connected <- e })
-	g.OnConnecting(func(e centrifuge.ConnectingEvent) { g.connecting <- e })
-	g.OnDisconnected(func(e centrifuge.DisconnectedEvent) { g.disconnected <- e })
-	g.OnError(func(e centrifuge.ErrorEvent) { g.errors <- e.Error })
-	return g
-}
-
-// connect connects and waits for it.
-func (g *goClient) connect() centrifuge.ConnectedEvent {
-	g.t.Helper()
-	if err := g.Connect(); err != nil {
-		g.t.Fatal(err)
-	}
-	return receive(g.t, g.connected, "connection")
-}
-
-// connectedClient makes a client and connects it.
-func connectedClient(t *testing.T, protocol, url, token string) *goClient {
-	t.Helper()
-	g := newGoClient(t, protocol, url, centrifuge.Config{Token: token})
-	g.connect()
-	return g
-}
-
-// goSub is a subscription of centrifuge-go with its events as channels.
-type goSub struct {
-	*centrifuge.Subscription
-	t            *testing.T
-	subscribed   chan centrifuge.SubscribedEvent
-	unsubscribed chan centrifuge.UnsubscribedEvent
-	publications chan centrifuge.Publication
-	joins        chan centrifuge.ClientInfo
-	leaves       chan centrifuge.ClientInfo
-	errors       chan error
-}
-
-func (g *goClient) newSub(room string, c centrifuge.SubscriptionConfig) *goSub {
-	g.t.Helper()
-	c.MinResubscribeDelay, c.MaxResubscribeDelay = 20*time.Millisecond, 200*time.Millisecond
-	sub, err := g.NewSubscription(room, c)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	s := &goSub{
-		Subscription: sub, t: g.t,
-		subscribed:   make(chan centrifuge.SubscribedEvent, 64),
-		unsubscribed: make(chan centrifuge.UnsubscribedEvent, 64),
-		publications: make(chan centrifuge.Publication, 4096),
-		joins:        make(chan centrifuge.ClientInfo, 4096),
-		leaves:       make(chan centrifuge.ClientInfo, 4096),
-		errors:       make(chan error, 1024),
-	}
-	s.OnSubscribed(func(e centrifuge.SubscribedEvent) { s.subscribed <- e })
-	s.OnUnsubscribed(func(e centrifuge.UnsubscribedEvent) { s.unsubscribed <- e })
-	s.OnPublication(func(e centrifuge.PublicationEvent) { s.publications <- e.Publication })
-	s.OnJoin(func(e centrifuge.JoinEvent) { s.joins <- e.ClientInfo })
-	s.OnLeave(func(e centrifuge.LeaveEvent) { s.leaves <- e.ClientInfo })
-	s.OnError(func(e centrifuge.SubscriptionErrorEvent) { s.errors <- e.Error })
-	return s
-}
-
-// sub subscribes and waits for it.
-func (g *goClient) sub(room string, c centrifuge.SubscriptionConfig) *goSub {
-	g.t.Helper()
-	s := g.newSub(room, c)
-	s.begin()
-	return s
-}
-
-func (s *goSub) begin() centrifuge.SubscribedEvent {
-	s.t.Helper()
-	if err := s.Subscribe(); err != nil {
-		s.t.Fatal(err)
-	}
-	select {
-	case e := <-s.subscribed:
-		return e
-	case e := <-s.unsubscribed:
-		s.t.Fatalf("subscribe to %s: %d %s", s.Channel, e.Code, e.Reason)
-	case <-time.After(patience):
-		s.t.Fatalf("no reply to subscribe to %s", s.Channel)
-	}
-	panic("unreachable")
-}
-
-// next returns the next publication.
-func (s *goSub) next() centrifuge.Publication {
-	s.t.Helper()
-	return receive(s.t, s.publications, "publication in "+s.Channel)
-}
-
-func clientErrorCode(err error) uint32 {
-	var e *centrifuge.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return 0
-}
 
 // forProtocols runs a test for each protocol of the SDKs.
 func forProtocols(t *testing.T, test func(t *testing.T, protocol string)) {
@@ -174,14 +43,15 @@ func TestGoSDK(t *testing.T) {
 	}
 	// Some wait for tokens to expire, so all run at once; none depends on another.
 	t.Run("scenarios", func(t *testing.T) {
-		for _, sc := range scenarios {
-			t.Run(sc.name, func(t *testing.T) {
-				forProtocols(t, func(t *testing.T, protocol string) {
+		forProtocols(t, func(t *testing.T, protocol string) {
+			t.Parallel()
+			for _, sc := range scenarios {
+				t.Run(sc.name, func(t *testing.T) {
 					t.Parallel()
 					sc.test(t, s, protocol)
 				})
-			})
-		}
+			}
+		})
 	})
 	s.healthy()
 }
@@ -412,110 +282,6 @@ func goRPCPublish(t *testing.T, s *sdkServer, protocol string) {
 	}
 }
 
-// goRefresh: the SDK refreshes a token of a few seconds in time, so the
-// connection outlives it without a reconnect.
-func goRefresh(t *testing.T, s *sdkServer, protocol string) {
-	const ttl = 3 * time.Second
-	var minted atomic.Int32
-	g := newGoClient(t, protocol, s.url(""), centrifuge.Config{
-		GetToken: func(centrifuge.ConnectionTokenEvent) (string, error) {
-			if minted.Add(1) > 1 {
-				return s.token("u"), nil
-			}
-			return s.mint(auth.Claims{User: "u", ExpiresAt: time.Now().Add(ttl).Unix()}), nil
-		},
-	})
-	start := time.Now()
-	g.connect()
-	sub := g.sub("room:refresh-"+protocol, centrifuge.SubscriptionConfig{})
-	eventually(t, patience, func() string {
-		if minted.Load() < 2 {
-			return "no new token was asked for"
-		}
-		if time.Since(start) < ttl+time.Second {
-			return "the first token is not over yet"
-		}
-		return ""
-	})
-	if _, err := sub.Publish(timeout(t), []byte(`1`)); err != nil {
-		t.Errorf("publish after the first token's end: %v", err)
-	}
-	if n := len(g.connecting); n != 1 {
-		t.Errorf("connected %d times, want once", n)
-	}
-}
-
-func goExpiredToken(t *testing.T, s *sdkServer, protocol string) {
-	var minted atomic.Int32
-	user := "expired-" + protocol
-	g := newGoClient(t, protocol, s.url(""), centrifuge.Config{
-		Token: s.mint(auth.Claims{User: user, ExpiresAt: time.Now().Add(-time.Minute).Unix()}),
-		GetToken: func(centrifuge.ConnectionTokenEvent) (string, error) {
-			minted.Add(1)
-			return s.token(user), nil
-		},
-	})
-	g.connect()
-	if code := errorCode(receive(t, g.errors, "error")); code != 109 {
-		t.Errorf("error %d, want 109", code)
-	}
-	if minted.Load() != 1 {
-		t.Errorf("getToken was called %d times, want once", minted.Load())
-	}
-	// Expired while connected: 3005, and the SDK comes back with a new token.
-	s.must("refresh", object{"user": user, "expired": true})
-	receive(t, g.connecting, "first connecting")
-	if e := receive(t, g.connecting, "reconnect"); e.Code != 3005 {
-		t.Errorf("closed with %d, want 3005", e.Code)
-	}
-	receive(t, g.connected, "connection")
-}
-
-// goSubscriptionToken: a room that asks for a grant is opened by a subscription
-// token, refreshed in time; one for another room or user does not open it.
-func goSubscriptionToken(t *testing.T, s *sdkServer, protocol string) {
-	room := "closed:a-" + protocol
-	g := connectedClient(t, protocol, s.url(""), s.token("u"))
-	var minted atomic.Int32
-	sub := g.newSub(room, centrifuge.SubscriptionConfig{GetToken: func(e centrifuge.SubscriptionTokenEvent) (string, error) {
-		if minted.Add(1) > 1 {
-			return s.mintSubscription("u", e.Channel, time.Hour), nil
-		}
-		return s.mintSubscription("u", e.Channel, 3*time.Second), nil
-	}})
-	start := time.Now()
-	sub.begin()
-	for name, token := range map[string]string{
-		"another room": s.mintSubscription("u", "closed:b", time.Hour),
-		"another user": s.mintSubscription("v", "closed:c", time.Hour),
-		"a connection": s.token("u"),
-	} {
-		other := g.newSub(map[string]string{"another room": "closed:x", "another user": "closed:c", "a connection": "closed:y"}[name],
-			centrifuge.SubscriptionConfig{Token: token})
-		if err := other.Subscribe(); err != nil {
-			t.Fatal(err)
-		}
-		if e := receive(t, other.unsubscribed, "refusal of the token of "+name); e.Code != 103 {
-			t.Errorf("token of %s: code %d, want 103", name, e.Code)
-		}
-	}
-	eventually(t, patience, func() string {
-		if minted.Load() < 2 || time.Since(start) < 4*time.Second {
-			return "the subscription's token was not refreshed"
-		}
-		return ""
-	})
-	if _, err := s.publish("", room, 7); err != nil {
-		t.Fatal(err)
-	}
-	if p := sub.next(); string(p.Data) != "7" {
-		t.Errorf("got %s", p.Data)
-	}
-	if len(sub.unsubscribed) != 0 || len(sub.subscribed) != 0 {
-		t.Error("the subscription was interrupted")
-	}
-}
-
 // goServerSide: rooms of the token's channels claim, recovered after a reconnect.
 func goServerSide(t *testing.T, s *sdkServer, protocol string) {
 	user, room := "side-"+protocol, "closed:side-"+protocol
@@ -582,65 +348,6 @@ func goServerSide(t *testing.T, s *sdkServer, protocol string) {
 	s.must("unsubscribe", object{"user": user, "channel": added})
 	if e := receive(t, unsubscribed, "unsubscribe push"); e.Channel != added {
 		t.Errorf("unsubscribed from %s, want %s", e.Channel, added)
-	}
-}
-
-func goErrorCodes(t *testing.T, s *sdkServer, protocol string) {
-	g := connectedClient(t, protocol, s.url(""), s.mint(auth.Claims{User: "u",
-		Grants: auth.Grants{{Rooms: []string{"closed:mine"}, Allow: auth.Subscribe}}}))
-	for room, want := range map[string]uint32{
-		"nosuch:a":               102,
-		"closed:other":           103,
-		"room:a#b":               107,
-		"$room:a":                107,
-		"room:\x01":              107,
-		strings.Repeat("r", 256): 107,
-	} {
-		sub := g.newSub(room, centrifuge.SubscriptionConfig{})
-		if err := sub.Subscribe(); err != nil {
-			t.Fatal(err)
-		}
-		if e := receive(t, sub.unsubscribed, "refusal"); e.Code != want {
-			t.Errorf("subscribe to %.20q: code %d, want %d", room, e.Code, want)
-		}
-		if _, err := g.Publish(timeout(t), room, []byte(`1`)); errorCode(err) != want {
-			t.Errorf("publish to %.20q: %v, want error %d", room, err, want)
-		}
-	}
-	mine := g.sub("closed:mine", centrifuge.SubscriptionConfig{})
-	if _, err := mine.Publish(timeout(t), []byte(`1`)); errorCode(err) != 103 {
-		t.Errorf("publish without the grant: %v, want error 103", err)
-	}
-	if _, err := mine.Presence(timeout(t)); errorCode(err) != 103 {
-		t.Errorf("presence without the grant: %v, want error 103", err)
-	}
-	if _, err := g.PresenceStats(timeout(t), "short:a"); errorCode(err) != 108 {
-		t.Errorf("presence where there is none: %v, want error 108", err)
-	}
-	if _, err := g.RPC(timeout(t), "nosuch", []byte(`{}`)); errorCode(err) != 104 {
-		t.Errorf("unknown rpc: %v, want error 104", err)
-	}
-	if protocol == "protobuf" { // JSON clients cannot send it
-		if _, err := g.Publish(timeout(t), "room:a", []byte(`{`)); errorCode(err) != 107 {
-			t.Errorf("publish what is not JSON: %v, want error 107", err)
-		}
-	}
-	// Codes of connect: the SDK gives up.
-	for name, c := range map[string]struct {
-		token string
-		code  uint32
-	}{
-		"none":             {"", 101},
-		"forged":           {s.token("u") + "x", 3500},
-		"not a token":      {"abc", 3500},
-		"subscription":     {s.mintSubscription("u", "room:a", time.Hour), 3500},
-		"another database": {s.mint(auth.Claims{User: "u", Databases: []string{"game"}}), 3500},
-	} {
-		bad := newGoClient(t, protocol, s.url(""), centrifuge.Config{Token: c.token})
-		_ = bad.Connect()
-		if e := receive(t, bad.disconnected, "refusal of a token: "+name); e.Code != c.code {
-			t.Errorf("token %s: code %d, want %d", name, e.Code, c.code)
-		}
 	}
 }
 
