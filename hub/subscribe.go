@@ -365,7 +365,9 @@ func (sh *shard) remove(s *sub) {
 		i = sh.pos
 	}
 	last := len(sh.subs) - 1
-	sh.move(last, i)
+	if i != last { // the last one may have moved to where s was
+		sh.move(last, i)
+	}
 	sh.subs[last] = nil
 	sh.subs = sh.subs[:last]
 	s.index = -1
