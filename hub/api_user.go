@@ -27,9 +27,12 @@ func (db *database) eachConn(u apiUser, f func(*loop, *conn)) {
 		for c := l.users[userKey{db, u.User}]; c != nil; {
 			next := c.userNext // f may end c
 			switch {
-			case u.Client != "" && u.Client != c.id:
+			case u.Client != "" && u.Client != c.session.client:
 			case c.held: // f may push, and the connect reply comes first
-				c.deferred = append(c.deferred, func() { f(l, c) })
+				if c.setup == nil {
+					c.setup = &setup{}
+				}
+				c.setup.deferred = append(c.setup.deferred, func() { f(l, c) })
 			default:
 				l.guard(c, func() { f(l, c) })
 			}
@@ -106,7 +109,7 @@ func apiDisconnect(db *database, body []byte) func() (any, *protocol.Error) {
 			}
 			db.eachConn(req.apiUser, func(l *loop, c *conn) {
 				for _, id := range req.Whitelist {
-					if id == c.id {
+					if id == c.session.client {
 						return
 					}
 				}

@@ -56,7 +56,7 @@ func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
 		return true
 	}
 	limit := l.server.opts.Limits.Waiting
-	return !c.serial && isPublish(cmd) && (limit == 0 || c.flight < limit)
+	return !c.serial && isPublish(cmd) && (limit == 0 || int(c.flight) < limit)
 }
 
 func isPublish(cmd *protocol.Command) bool {

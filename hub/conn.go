@@ -31,30 +31,26 @@ type conn struct {
 	// unflushed: in the loop's list of that name.
 	// idle: the socket is not read, commands wait.
 	// pongDue: a ping is unanswered.
-	blocked, held, unflushed, idle, pongDue bool
-	index                                   int // in loop.conns
+	// ripe: in the loop's list of that name, since what waits may go on.
+	// serial: the command in flight must be finished before the next begins.
+	blocked, held, unflushed, idle, pongDue, ripe, serial bool
 
+	index  int32        // in loop.conns
+	flight int32        // commands in flight
+	turn   int32        // the subscription that was served last when lagging
 	in     []byte       // bytes received and not handled yet
 	out    []byte       // bytes that precede everything else on the socket
 	dec    wire.Decoder // frames
 	parked *parked      // commands that wait for those in flight
-	flight int          // commands in flight
-	serial bool         // the one in flight must be finished before the next begins
-	token  string       // from the Authorization header, until the connect command
-	ripe   bool         // parked and in loop.ripe: may go on
+	setup  *setup       // until the connect reply, if there is anything in it
 
 	messages, subscribes ratelimit.Bucket
 
 	// who it is, from the connect command on
-	id                 string
-	claims             *auth.Claims // enough to check grants and expiry; never the token
-	userPrev, userNext *conn        // others of the same user in this loop
+	session            *session
+	userPrev, userNext *conn // others of the same user in this loop
 
 	subs []*sub
-	turn int // the subscription that was served last when lagging
-
-	// deferred waits for the connect reply, since it may push.
-	deferred []func()
 
 	timer      timer
 	deadline   time.Duration // of the handshake, the closing, or the drain; 0: none
@@ -74,6 +70,25 @@ const (
 	stateClosing // a close frame has been sent; the client is to close
 	stateGone    // the socket is closed
 )
+
+// session is who a connection is, and what it keeps of its token: what permissions and
+// revalidation need, and not the token.
+type session struct {
+	client string // id of the connection
+	user   string
+	info   json.RawMessage
+	grants auth.Grants
+	// id (jti), issuedAt (iat) and keyID are what revocations name.
+	id, keyID string
+	issuedAt  int64
+	expires   int64 // exp, unix seconds
+}
+
+// setup is what a connection needs until its connect reply.
+type setup struct {
+	token    string   // from the Authorization header
+	deferred []func() // wait for the reply, since they may push
+}
 
 // parked are commands that cannot begin yet.
 type parked struct {
@@ -155,7 +170,7 @@ func (l *loop) adopt(c *conn, h poll.Handle) bool {
 	}
 	c.sock = sock
 	c.timer.conn = c
-	c.index = len(l.conns)
+	c.index = int32(len(l.conns))
 	l.conns = append(l.conns, c)
 	l.stats.sockets.Add(1)
 	c.deadline = l.now + l.server.opts.Server.HandshakeTimeout
@@ -411,7 +426,7 @@ func (l *loop) detach(c *conn) {
 		l.removeSub(c.subs[len(c.subs)-1])
 	}
 	l.forgetUser(c)
-	c.parked, c.deferred = nil, nil
+	c.parked, c.setup = nil, nil
 }
 
 // drop closes the socket and forgets the connection.
@@ -443,7 +458,7 @@ func (l *loop) forget(c *conn) {
 
 // addUser puts the connection among those of its user.
 func (l *loop) addUser(c *conn) {
-	key := userKey{c.db, c.claims.User}
+	key := userKey{c.db, c.session.user}
 	if first := l.users[key]; first != nil {
 		c.userNext, first.userPrev = first, c
 	}
@@ -460,7 +475,7 @@ func (l *loop) forgetUser(c *conn) {
 	if c.userNext != nil {
 		c.userNext.userPrev = c.userPrev
 	}
-	switch key := (userKey{c.db, c.claims.User}); {
+	switch key := (userKey{c.db, c.session.user}); {
 	case c.userPrev != nil:
 		c.userPrev.userNext = c.userNext
 	case c.userNext != nil:
@@ -477,8 +492,8 @@ func (l *loop) forgetUser(c *conn) {
 // logLife logs the beginning and the end of a connection, for debugging.
 func (l *loop) logLife(c *conn, what string) {
 	if log := l.server.log; log.Enabled(l.server.context, slog.LevelDebug) {
-		log.Debug(what, slog.String("database", c.db.name), slog.String("user", c.claims.User),
-			slog.String("client", c.id), slog.String("addr", c.sock.RemoteAddr().String()))
+		log.Debug(what, slog.String("database", c.db.name), slog.String("user", c.session.user),
+			slog.String("client", c.session.client), slog.String("addr", c.sock.RemoteAddr().String()))
 	}
 }
 

@@ -20,10 +20,10 @@ import (
 // would delay everybody's delivery, so a worker verifies those.
 func (l *loop) connect(c *conn, id uint32, req *protocol.ConnectRequest) {
 	token := req.Token
-	if token == "" {
-		token = c.token
+	if token == "" && c.setup != nil {
+		token = c.setup.token
 	}
-	c.token = ""
+	c.setup = nil
 	if token == "" {
 		l.refuse(c, id, errUnauthorized)
 		return
@@ -79,17 +79,15 @@ func (l *loop) authenticated(c *conn, id uint32, req *protocol.ConnectRequest, c
 		l.disconnect(c, closeInvalidToken)
 		return
 	}
-	c.claims = claims
-	c.id = rand.Text()
 	c.state = stateConnected
 	c.deadline = 0
-	c.setExpiry(claims, l.server)
+	c.setSession(claims, rand.Text())
 	// Pings are spread over the interval, however many connect at once.
 	ping := l.server.opts.Server.PingInterval
 	c.nextPing = l.now + ping/2 + mathrand.N(ping/2+1)
 	l.addUser(c)
 	l.schedule(c)
-	l.serverSubscriptions(c, id, req)
+	l.serverSubscriptions(c, id, claims.Channels, req.Subs)
 }
 
 // connecting collects the server-side subscriptions of a connect command.
@@ -103,8 +101,7 @@ type connecting struct {
 
 // serverSubscriptions subscribes to the rooms of the token; the connect reply
 // comes when they are there, and before any of their publications.
-func (l *loop) serverSubscriptions(c *conn, id uint32, req *protocol.ConnectRequest) {
-	rooms := c.claims.Channels
+func (l *loop) serverSubscriptions(c *conn, id uint32, rooms []string, from map[string]*protocol.SubscribeRequest) {
 	if len(rooms) == 0 {
 		l.connected(c, &connecting{id: id})
 		return
@@ -118,8 +115,8 @@ func (l *loop) serverSubscriptions(c *conn, id uint32, req *protocol.ConnectRequ
 	all := &connecting{id: id, left: len(rooms), budget: maxReply}
 	for _, room := range rooms {
 		sb := &subscribing{server: true, budget: &all.budget}
-		if from := req.Subs[room]; from != nil {
-			sb.request(from)
+		if req := from[room]; req != nil {
+			sb.request(req)
 		}
 		sb.done = func(l *loop, res *protocol.SubscribeResult, pubs [][]byte, e *protocol.Error) {
 			switch {
@@ -145,9 +142,9 @@ func (l *loop) connected(c *conn, all *connecting) {
 	}
 	o := &l.server.opts
 	res := &protocol.ConnectResult{
-		Client: c.id, Version: o.Version,
+		Client: c.session.client, Version: o.Version,
 		Ping: seconds(o.Server.PingInterval + time.Second - 1), Pong: true,
-		Expires: true, Ttl: l.server.ttl(c.claims.ExpiresAt),
+		Expires: true, Ttl: l.server.ttl(c.session.expires),
 	}
 	out, err := c.enc.AppendConnectReply(l.outBuffer(c), all.id, res, all.subs)
 	if err != nil {
@@ -163,17 +160,23 @@ func (l *loop) connected(c *conn, all *connecting) {
 			l.queue.add(c.subs[i].shard)
 			l.endDoomed(c.subs[i])
 		}
-		deferred := c.deferred
-		c.deferred = nil
-		for _, f := range deferred {
-			f()
+		if setup := c.setup; setup != nil {
+			c.setup = nil
+			for _, f := range setup.deferred {
+				f()
+			}
 		}
 	}
 }
 
-// setExpiry makes the connection end when its token does.
-func (c *conn) setExpiry(claims *auth.Claims, s *Server) {
-	c.expires = s.endOf(claims.ExpiresAt)
+// setSession makes the connection that of a token, until the token ends.
+func (c *conn) setSession(claims *auth.Claims, client string) {
+	c.session = &session{
+		client: client,
+		user:   claims.User, info: claims.Info, grants: claims.Grants,
+		id: claims.ID, keyID: claims.KeyID, issuedAt: claims.IssuedAt, expires: claims.ExpiresAt,
+	}
+	c.expires = c.loop.server.endOf(claims.ExpiresAt)
 }
 
 // endOf is when a token with this exp ends what it allowed: leeway later, as
@@ -199,8 +202,8 @@ func (l *loop) denied(c *conn, what, why string) {
 		level = slog.LevelInfo
 	}
 	user := ""
-	if c.claims != nil {
-		user = c.claims.User
+	if c.session != nil {
+		user = c.session.user
 	}
 	l.server.log.Log(l.server.context, level, "denied", slog.String("database", c.db.name),
 		slog.String("user", user), slog.String("what", what), slog.String("why", why))

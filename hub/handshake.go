@@ -58,7 +58,10 @@ func (l *loop) handshake(c *conn, data []byte) (used int) {
 // upgraded makes c a WebSocket connection.
 func (c *conn) upgraded(a *admission) {
 	c.state = stateConnect
-	c.db, c.enc, c.slot, c.token = a.db, a.enc, a.slot, a.token
+	c.db, c.enc, c.slot = a.db, a.enc, a.slot
+	if a.token != "" {
+		c.setup = &setup{token: a.token}
+	}
 }
 
 // refuseUpgrade answers with an HTTP error and closes.

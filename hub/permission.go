@@ -16,9 +16,9 @@ func (l *loop) permit(c *conn, room string, access Access, action auth.Action, w
 		allowed = true
 	case AccessSubscriber:
 		s := c.find(room)
-		allowed = s != nil && s.index >= 0 || c.claims.Grants.Allow(room, action)
+		allowed = s != nil && s.index >= 0 || c.session.grants.Allow(room, action)
 	case AccessToken:
-		allowed = c.claims.Grants.Allow(room, action)
+		allowed = c.session.grants.Allow(room, action)
 	case AccessServer:
 	}
 	if allowed {

@@ -58,9 +58,9 @@ func (p *presence) add(sh *shard) bool {
 	p.number += len(sh.subs)
 	for _, s := range sh.subs {
 		if p.clients != nil {
-			p.clients[s.conn.id] = s.clientInfo()
+			p.clients[s.conn.session.client] = s.clientInfo()
 		} else {
-			p.users[s.conn.claims.User] = struct{}{}
+			p.users[s.conn.session.user] = struct{}{}
 		}
 	}
 	p.left--

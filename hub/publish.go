@@ -41,8 +41,8 @@ func (l *loop) publish(c *conn, room, id string, data []byte, answer func(store.
 		return
 	}
 	p := store.Publish{
-		Room: room, Caller: c.claims.User, ID: id,
-		Publication: store.Publication{Data: data, User: c.claims.User, Client: c.id, ConnInfo: c.claims.Info},
+		Room: room, Caller: c.session.user, ID: id,
+		Publication: store.Publication{Data: data, User: c.session.user, Client: c.session.client, ConnInfo: c.session.info},
 	}
 	if s := c.find(room); s != nil {
 		p.Publication.ChanInfo = s.info

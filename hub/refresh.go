@@ -25,16 +25,15 @@ func (l *loop) refreshCommand(c *conn, id uint32, req *protocol.RefreshRequest) 
 			l.denied(c, "refresh", err.Error())
 			l.disconnect(c, closeInvalidToken)
 			return
-		case claims.User != c.claims.User || !claims.AllowsDatabase(c.db.name):
+		case claims.User != c.session.user || !claims.AllowsDatabase(c.db.name):
 			l.denied(c, "refresh", "the token is another user's or database's")
 			l.disconnect(c, closeInvalidToken)
 			return
 		}
-		c.claims = claims
-		c.setExpiry(claims, l.server)
+		c.setSession(claims, c.session.client)
 		l.schedule(c)
 		l.reply(c, &protocol.Reply{Id: id, Refresh: &protocol.RefreshResult{
-			Client: c.id, Version: l.server.opts.Version, Expires: true, Ttl: l.server.ttl(claims.ExpiresAt)}})
+			Client: c.session.client, Version: l.server.opts.Version, Expires: true, Ttl: l.server.ttl(claims.ExpiresAt)}})
 	})
 }
 

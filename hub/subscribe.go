@@ -116,7 +116,7 @@ func (l *loop) checkSubscriptionToken(c *conn, room string, claims *auth.Subscri
 	case claims.Channel != room:
 		l.denied(c, "subscribe", "the subscription token is for another room")
 		return errPermissionDenied
-	case claims.User != c.claims.User:
+	case claims.User != c.session.user:
 		l.denied(c, "subscribe", "the subscription token is another user's")
 		return errPermissionDenied
 	}
@@ -390,7 +390,7 @@ func (l *loop) historyRemoved(sh *shard, generation uint32) {
 // info is what others see of a subscriber.
 func (s *sub) clientInfo() *protocol.ClientInfo {
 	c := s.conn
-	return &protocol.ClientInfo{User: c.claims.User, Client: c.id, ConnInfo: raw(c.claims.Info), ChanInfo: raw(s.info)}
+	return &protocol.ClientInfo{User: c.session.user, Client: c.session.client, ConnInfo: raw(c.session.info), ChanInfo: raw(s.info)}
 }
 
 func raw(m json.RawMessage) protocol.Raw { return protocol.Raw(m) }

@@ -270,7 +270,7 @@ func (l *loop) resume(c *conn) {
 			if !c.open() || c.blocked || len(c.subs) == 0 {
 				break
 			}
-			c.turn = (c.turn + 1) % len(c.subs)
+			c.turn = (c.turn + 1) % int32(len(c.subs))
 			s := c.subs[c.turn]
 			if s.index < 0 || !s.joinLeave && s.cursor >= s.shard.room.head.Load() {
 				continue

@@ -1,0 +1,22 @@
+package hub
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// TestMain fails when the tests leave goroutines: whoever starts one waits for it.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for deadline := time.Now().Add(10 * time.Second); code == 0 && runtime.NumGoroutine() > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			fmt.Fprintf(os.Stderr, "leaked goroutines:\n%s\n", buf[:runtime.Stack(buf, true)])
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
