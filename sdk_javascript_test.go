@@ -71,22 +71,21 @@ func startJS(t *testing.T, addr, api, protocol, script string, args ...string) *
 
 // nodePackages returns a directory with the packages of testdata/js/package.json
 // installed, or skips the test where that is impossible; in CI it never is.
-var nodePackages = func() func(*testing.T) string {
-	install := sync.OnceValues(installNodePackages)
-	return func(t *testing.T) string {
-		t.Helper()
-		dir, err := install()
-		switch {
-		case err == nil:
-			return dir
-		case os.Getenv("CI") == "true":
-			t.Fatalf("the JavaScript clients cannot run: %v", err)
-		default:
-			t.Skipf("the JavaScript clients cannot run: %v", err)
-		}
-		panic("unreachable")
+func nodePackages(t *testing.T) string {
+	t.Helper()
+	dir, err := installedNodePackages()
+	switch {
+	case err == nil:
+		return dir
+	case os.Getenv("CI") == "true":
+		t.Fatalf("the JavaScript clients cannot run: %v", err)
+	default:
+		t.Skipf("the JavaScript clients cannot run: %v", err)
 	}
-}()
+	panic("unreachable")
+}
+
+var installedNodePackages = sync.OnceValues(installNodePackages)
 
 // installNodePackages installs the packages once per user and version of
 // package.json, unless the environment says where they are.

@@ -79,9 +79,10 @@ presence = true
 // sdkServer is a server process that can be stopped and started again at the
 // same address with the same data.
 type sdkServer struct {
-	t    *testing.T
-	dir  string
-	addr string // from the first start on
+	t      *testing.T
+	dir    string
+	config string
+	addr   string // from the first start on
 
 	cmd    *exec.Cmd
 	admin  string
@@ -120,10 +121,12 @@ func (l *serverLog) tail() string {
 	return string(b[max(0, len(b)-4000):])
 }
 
-// startSDKServer starts a server that ends with the test.
-func startSDKServer(t *testing.T) *sdkServer {
+// startSDKServer starts a server that ends with the test. settings are lines for
+// the table [server].
+func startSDKServer(t *testing.T, settings ...string) *sdkServer {
 	t.Helper()
 	s := &sdkServer{t: t, dir: t.TempDir()}
+	s.config = strings.Replace(sdkConfig, "[auth]", strings.Join(append(settings, "[auth]"), "\n"), 1)
 	t.Cleanup(func() {
 		if s.cmd != nil {
 			s.kill()
@@ -141,7 +144,7 @@ func (s *sdkServer) start() {
 		addr = "127.0.0.1:0"
 	}
 	file := filepath.Join(s.dir, "hub.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, sdkConfig, addr), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, s.config, addr), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
 	s.stderr = &serverLog{listens: make(chan [2]string, 1)}
