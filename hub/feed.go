@@ -30,7 +30,10 @@ type feed struct {
 type segment struct {
 	run
 	feed         *feed
-	older, newer *segment // ring of logMemory, guarded by its mu
+	// guarded by logMemory's mu:
+
+	older, newer *segment // its ring
+	counted      int64    // bytes accounted for; size is the room's to ask
 }
 
 // run is consecutive entries. A copy of it is what they were at that moment.

@@ -27,7 +27,8 @@ func (m *logMemory) add(s *segment) (victims []*segment) {
 	defer m.mu.Unlock()
 	s.older, s.newer = m.ring.older, &m.ring
 	s.older.newer, m.ring.older = s, s
-	m.used += s.size()
+	s.counted = s.size()
+	m.used += s.counted
 	for m.limit > 0 && m.used > m.limit && m.ring.newer != s {
 		victim := m.ring.newer
 		m.unlink(victim)
@@ -49,7 +50,7 @@ func (m *logMemory) unlink(s *segment) {
 	}
 	s.older.newer, s.newer.older = s.newer, s.older
 	s.older, s.newer = nil, nil
-	m.used -= s.size()
+	m.used -= s.counted
 }
 
 // bytes is the memory in use.
