@@ -62,7 +62,11 @@ func (p *program) subscribe(ctx context.Context, args []string) error {
 		return err
 	}
 	t := &tail{out: p.stdout, status: p.stderr, json: *asJSON, left: *count, epochs: make(map[string]string), end: make(chan error, 1)}
-	client := centrifuge.NewJsonClient(*address, c)
+	return t.run(ctx, centrifuge.NewJsonClient(*address, c), rooms, position)
+}
+
+// run follows the rooms until ctx ends or there is nothing more to follow.
+func (t *tail) run(ctx context.Context, client *centrifuge.Client, rooms []string, position *centrifuge.StreamPosition) error {
 	defer client.Close()
 	t.watch(client)
 	for _, room := range rooms {
@@ -84,9 +88,10 @@ func (p *program) subscribe(ctx context.Context, args []string) error {
 	select {
 	case <-ctx.Done():
 		t.finish(nil)
-	case err = <-t.end:
+		return nil
+	case err := <-t.end:
+		return err
 	}
-	return err
 }
 
 func validRooms(rooms []string) error {
