@@ -29,7 +29,7 @@ type feed struct {
 // segment is a run that a feed owns and may append to.
 type segment struct {
 	run
-	feed         *feed
+	feed *feed
 	// guarded by logMemory's mu:
 
 	older, newer *segment // its ring

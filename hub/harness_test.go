@@ -163,10 +163,10 @@ func (c *closed) Error() string { return fmt.Sprintf("closed with %d %q", c.code
 // wsClient is a client of one socket, for one goroutine. It answers no ping by
 // itself.
 type wsClient struct {
-	conn net.Conn
-	in   *bufio.Reader
-	enc  wire.Encoding
-	id   uint32 // of the last command
+	conn   net.Conn
+	in     *bufio.Reader
+	enc    wire.Encoding
+	lastID uint32 // of the last command
 
 	replies []*protocol.Reply // of a frame, not returned yet
 }
@@ -205,36 +205,28 @@ func upgrade(conn net.Conn, enc wire.Encoding, path string, lines ...string) (*w
 
 // frame encodes commands as one masked frame; those without an id get the next.
 func (c *wsClient) frame(commands ...*protocol.Command) []byte {
-	op, payload := ws.OpText, []byte(nil)
+	op, encoder := ws.OpText, protocol.CommandEncoder(protocol.NewJSONCommandEncoder())
 	if c.enc == wire.Protobuf {
-		op = ws.OpBinary
-		e := protocol.NewProtobufDataEncoder()
-		for _, cmd := range commands {
-			b, err := protocol.NewProtobufCommandEncoder().Encode(c.numbered(cmd))
-			if err != nil {
-				panic(err)
-			}
-			_ = e.Encode(b)
+		op, encoder = ws.OpBinary, protocol.NewProtobufCommandEncoder()
+	}
+	var payload []byte
+	for _, cmd := range commands {
+		b, err := encoder.Encode(c.numbered(cmd))
+		if err != nil {
+			panic(err)
 		}
-		payload = e.Finish()
-	} else {
-		e := protocol.NewJSONDataEncoder()
-		for _, cmd := range commands {
-			b, err := protocol.NewJSONCommandEncoder().Encode(c.numbered(cmd))
-			if err != nil {
-				panic(err)
-			}
-			_ = e.Encode(b)
+		payload = append(payload, b...)
+		if c.enc == wire.JSON {
+			payload = append(payload, '\n')
 		}
-		payload = e.Finish()
 	}
 	return rawFrame(true, op, payload)
 }
 
 func (c *wsClient) numbered(cmd *protocol.Command) *protocol.Command {
 	if cmd.Id == 0 {
-		c.id++
-		cmd.Id = c.id
+		c.lastID++
+		cmd.Id = c.lastID
 	}
 	return cmd
 }

@@ -42,7 +42,8 @@ type place struct {
 	asked      bool // a subscribe or unsubscribe is under way
 	offset     uint64
 	epoch      string
-	last       int // number of the last message, in the room without history; 0: unknown
+	first      uint64 // the lowest offset that the epoch is known to have
+	last       int    // number of the last message, in the room without history; 0: unknown
 
 	// of the recovery under way
 	since      uint64
@@ -161,8 +162,7 @@ func (c *modelClient) done() bool {
 			return false
 		}
 		if r := c.w.ledger.rooms[p.room]; r != nil {
-			// All that was asked for is committed: an acknowledgement may be late.
-			if top := uint64(r.asked.Load()); p.offset != top {
+			if top, _ := r.now(); p.offset != top {
 				return false
 			}
 		}
@@ -188,7 +188,7 @@ func (c *modelClient) step() {
 		recover := p.epoch != "" && c.random.IntN(4) > 0
 		since := p.offset
 		if recover && c.random.IntN(3) == 0 { // any earlier position is as good
-			since -= min(since, uint64(c.random.IntN(30)))
+			since = max(p.first, since-min(since, uint64(c.random.IntN(30))))
 		}
 		c.subscribe(p, recover, since)
 	case n < 20 && p.subscribed && !slices.Contains(c.server, p.room):
@@ -322,6 +322,9 @@ func (c *modelClient) subscribedTo(p *place, res *protocol.SubscribeResult) {
 		if res.Recovered && (res.Offset != p.since || res.Epoch != p.sinceEpoch) {
 			c.fail("recovery since %d %s of %s answers %v", p.since, p.sinceEpoch, p.room, res)
 		}
+	}
+	if p.epoch != res.Epoch {
+		p.first = res.Offset
 	}
 	p.offset, p.epoch = res.Offset, res.Epoch
 	for _, pub := range res.Publications {
