@@ -399,4 +399,3 @@ func checkRecovery(t *testing.T, s *sdkServer, room string, followers, publisher
 	}
 	t.Logf("%d publications, %d acknowledged, %d followers", history.Offset, acked, len(followers))
 }
-
