@@ -540,6 +540,28 @@ func TestDetachMoves(t *testing.T) {
 	})
 }
 
+// What a connection made from a handle has not yielded yet goes along when the
+// backend takes it back.
+func TestTakeBack(t *testing.T) {
+	each(t, func(t *testing.T, b poll.Backend) {
+		l := newLoop(t, b)
+		client, server := tcpPair(t)
+		c, err := take(t, b, server, "bc").Conn([]byte("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		s := l.attach(take(t, b, c, "a"), echo)
+		defer l.do(s.Close)
+		got := make([]byte, 3)
+		if _, err := io.ReadFull(client, got); err != nil || string(got) != "abc" {
+			t.Errorf("echo %q, %v, want abc", got, err)
+		}
+	})
+}
+
 // connListener is a net.Listener of connections that come from a loop.
 type connListener chan net.Conn
 

@@ -62,6 +62,30 @@ func TestPortableCloseSends(t *testing.T) {
 	})
 }
 
+// Last words survive a peer that is still sending when the socket closes.
+func TestPortableLingers(t *testing.T) {
+	l := newLoop(t, poll.Portable())
+	client, server := tcpPair(t)
+	s := l.attach(take(t, poll.Portable(), server, ""), func(poll.Socket, poll.Event) {})
+	l.do(func() { s.Interest(false, false) })
+	sent := make(chan error, 1)
+	go func() {
+		_, err := client.Write(make([]byte, 8<<20))
+		client.CloseWrite()
+		sent <- err
+	}()
+	l.do(func() {
+		s.Write([]byte("bye"))
+		s.Close()
+	})
+	if got, err := io.ReadAll(client); err != nil || string(got) != "bye" {
+		t.Errorf("peer read %q, %v, want the last words and EOF", got, err)
+	}
+	if err := receive(t, sent); err != nil {
+		t.Errorf("peer's write: %v", err)
+	}
+}
+
 // A loop that does not read exerts back-pressure: the peer's second chunk waits.
 func TestPortableBackPressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
