@@ -62,8 +62,8 @@ type Handle interface {
 type Acceptor interface {
 	// Accept returns one more connection, ErrAgain when none waits, or what
 	// accept(2) failed with. Out of descriptors (EMFILE, ENFILE), the Readable
-	// event stays: detach the acceptor for a while. TCP_NODELAY and the buffer sizes of package poll
-	// are set on what it returns.
+	// event stays: detach the acceptor for a while. TCP_NODELAY and the buffer
+	// sizes of package poll are set on what it returns.
 	Accept() (Handle, error)
 	// Close is idempotent. Detach the acceptor from its pollers before.
 	Close()
