@@ -87,7 +87,7 @@ func handover(t *testing.T, seed uint64) {
 	}
 	network := polltest.New(seed, faults)
 	w.listener = network.NewListener()
-	memory, sizes := pick(random, int64(300), 5_000, 1<<20), pick(random, 1, 200, 2<<10)
+	memory, sizes := pick(random, int64(60_000), 1<<20), pick(random, 1, 200, 2<<10)
 	keep := pick(random, int64(1), 1_000, 10_000)
 	pageEvents, pageBytes := pick(random, 1, 3, 50), pick(random, 1, 500, 50_000)
 	t.Logf("faults %+v, histories %d, memory %d, segments %d, keep %d, pages of %d events and %d bytes, stall %v",

@@ -98,9 +98,9 @@ func (c *modelClient) run(stop <-chan struct{}) {
 			c.hangUp()
 		}
 	}()
-	for {
-		if c.peer == nil {
-			c.connect()
+	for !c.w.t.Failed() {
+		if c.peer == nil && !c.connect() {
+			continue
 		}
 		wait := time.Duration(c.random.IntN(3000)) * time.Microsecond
 		if c.final {
@@ -114,7 +114,6 @@ func (c *modelClient) run(stop <-chan struct{}) {
 		}
 		select {
 		case <-c.w.failed:
-			return
 		case m := <-c.inbox:
 			c.receive(m)
 		case <-stop:
@@ -205,7 +204,8 @@ func (c *modelClient) step() {
 	}
 }
 
-func (c *modelClient) connect() {
+// connect opens a connection; the network may fail it.
+func (c *modelClient) connect() bool {
 	for _, p := range c.places {
 		p.subscribed, p.asked = false, false
 	}
@@ -213,15 +213,16 @@ func (c *modelClient) connect() {
 	peer, err := c.w.listener.Dial()
 	if err != nil {
 		c.fail("dial: %v", err)
-		return
+		return true
 	}
 	ws, err := upgrade(peer, c.enc, defaultSocketPath)
 	if err != nil {
 		peer.Close()
 		if !errors.Is(err, polltest.ErrInjected) {
 			c.fail("upgrade: %v", err)
+			return true
 		}
-		return
+		return false
 	}
 	_ = peer.SetDeadline(time.Time{})
 	c.peer, c.ws, c.inbox = peer, ws, make(chan inbound, 1<<16)
@@ -254,6 +255,7 @@ func (c *modelClient) connect() {
 			c.subscribedTo(c.places[room], res)
 		}
 	})
+	return true
 }
 
 // send sends a command; then gets its reply, which must be no error.
