@@ -223,6 +223,7 @@ func (r *room) readPage(cursor uint64) {
 
 // keepPage frames what was read, for each encoding in use.
 func (r *room) keepPage(events []store.Publication) (victims []*segment) {
+	var pages []*segment
 	for _, f := range r.feeds {
 		if f == nil {
 			continue
@@ -236,9 +237,13 @@ func (r *room) keepPage(events []store.Publication) (victims []*segment) {
 			frame, pub := r.encode(f.enc, wirePublication(&events[i]))
 			seg.add(frame, pub, events[i].Time)
 		}
-		victims = append(victims, f.addPage(seg)...)
+		f.addPage(seg)
+		pages = append(pages, seg)
 	}
-	return victims
+	if len(pages) == 0 {
+		return nil
+	}
+	return r.db.server.memory.add(pages...)
 }
 
 func (db *database) readFailed(what string, err error) {

@@ -177,14 +177,13 @@ func (f *feed) reset(head uint64) {
 	f.base, f.head = head, head
 }
 
-// addPage keeps a run that was read back from the store.
-func (f *feed) addPage(s *segment) (victims []*segment) {
+// addPage keeps a run that was read back from the store; the caller accounts for it.
+func (f *feed) addPage(s *segment) {
 	if len(f.pages) == pagesKept {
 		f.room.db.server.memory.remove(f.pages[0])
 		f.pages = f.pages[1:]
 	}
 	f.pages = append(f.pages, s)
-	return f.room.db.server.memory.add(s)
 }
 
 // dropPages forgets the pages, when nobody is behind any more.
@@ -200,7 +199,11 @@ type view struct {
 	base, head uint64
 	segments   []run
 	pages      []*segment
+	joined     run // what after has put together
 }
+
+// joinMax bounds the bytes that are copied to make one run of several.
+const joinMax = 32 << 10
 
 // look fills v, reusing its memory.
 func (f *feed) look(v *view) {
@@ -210,6 +213,42 @@ func (f *feed) look(v *view) {
 		v.segments = append(v.segments, s.run)
 	}
 	v.pages = append(v.pages[:0], f.pages...)
+	v.joined.clear()
+}
+
+// after returns the entries behind cursor as one run, nil when the view does not
+// reach back to them. A run that is short because its segment ends is put
+// together with what follows, so that the border costs no second visit; most
+// receivers have the same cursor, so this is done once for many. It is valid
+// until the next call.
+func (v *view) after(cursor uint64) *run {
+	s := v.find(cursor)
+	if s == nil || s.last() == v.head || cursor < v.base || len(s.after(cursor)) >= joinMax/2 {
+		return s
+	}
+	if v.joined.first == cursor+1 && len(v.joined.ends) > 0 {
+		return &v.joined
+	}
+	v.joined.clear()
+	v.joined.first = cursor + 1
+	for s != nil && len(v.joined.buf)+len(s.after(cursor)) <= joinMax {
+		v.joined.join(s, cursor)
+		cursor = s.last()
+		s = v.find(cursor)
+	}
+	return &v.joined
+}
+
+// clear empties a run that join fills, keeping its memory.
+func (r *run) clear() { r.buf, r.ends = r.buf[:0], r.ends[:0] }
+
+// join appends the entries of s after cursor, without their details.
+func (r *run) join(s *run, cursor uint64) {
+	shift := uint32(len(r.buf)) - s.start(cursor+1)
+	r.buf = append(r.buf, s.after(cursor)...)
+	for _, end := range s.ends[cursor+1-s.first:] {
+		r.ends = append(r.ends, end+shift)
+	}
 }
 
 // find returns the run that holds the entry after cursor, nil when none does.

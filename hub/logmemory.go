@@ -20,16 +20,19 @@ func newLogMemory(limit int64) *logMemory {
 	return m
 }
 
-// add accounts for a new segment and returns those that must go for it; the
-// caller drops them once it holds no room's mu.
-func (m *logMemory) add(s *segment) (victims []*segment) {
+// add accounts for new segments and returns those that must go for them, which
+// they themselves never are; the caller drops the victims once it holds no
+// room's mu.
+func (m *logMemory) add(segments ...*segment) (victims []*segment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.older, s.newer = m.ring.older, &m.ring
-	s.older.newer, m.ring.older = s, s
-	s.counted = s.size()
-	m.used += s.counted
-	for m.limit > 0 && m.used > m.limit && m.ring.newer != s {
+	for _, s := range segments {
+		s.older, s.newer = m.ring.older, &m.ring
+		s.older.newer, m.ring.older = s, s
+		s.counted = s.size()
+		m.used += s.counted
+	}
+	for m.limit > 0 && m.used > m.limit && m.ring.newer != segments[0] {
 		victim := m.ring.newer
 		m.unlink(victim)
 		victims = append(victims, victim)

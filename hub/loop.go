@@ -3,6 +3,7 @@ package hub
 import (
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,7 +116,13 @@ func (l *loop) run() error {
 		l.collect()
 		l.unparkAll()
 		l.wheel.advance(l.now, l.fire)
-		l.sweep()
+		if l.queue.busy() {
+			// With a loop per core, the writer that makes the next event would wait for
+			// the scheduler's 10 ms slice, and every receiver be visited once more for it.
+			runtime.Gosched()
+			l.collect()
+			l.sweep()
+		}
 		l.flushAll()
 		if l.stopping && len(l.conns) == 0 && !l.mail.Load() {
 			return nil

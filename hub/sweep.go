@@ -158,7 +158,7 @@ func (l *loop) deliverRun(s *sub) bool {
 	case s.index < 0 || s.waiting:
 		return false
 	case s.cursor < pubs.head:
-		seg := pubs.find(s.cursor)
+		seg := pubs.after(s.cursor)
 		if seg == nil {
 			l.fallBehind(s)
 			return false
@@ -168,7 +168,7 @@ func (l *loop) deliverRun(s *sub) bool {
 		l.stats.delivered.Add(s.cursor - from)
 		return ok
 	case s.joinLeave && s.signal < signals.head:
-		seg := signals.find(s.signal)
+		seg := signals.after(s.signal)
 		if seg == nil { // never silently: the client subscribes again and asks who is there
 			l.unsubscribe(s, unsubInsufficient)
 			return false
