@@ -265,13 +265,27 @@ func (s *epollSocket) Stalled(idle time.Duration) bool {
 
 // answers tells from the kernel's bookkeeping whether the peer's host still
 // answers. It does not when no acknowledgement came for idle though one is due:
-// for data that was sent, or for a second probe of its closed window (the
-// answer to the first may be under way, and probes get up to two minutes apart,
-// so their silence alone means nothing).
+// for data that was sent since the last one, or for a second probe of its closed
+// window (the answer to the first may be under way, and probes get up to two
+// minutes apart, so their silence alone means nothing).
+//
+// Unacknowledged data alone means nothing either: a host whose buffer is full
+// drops what is under way and answers each retransmission without taking it,
+// and retransmissions get as far apart as probes. Last_data_sent counts them.
 func answers(info *unix.TCPInfo, idle time.Duration) bool {
-	due := info.Unacked > 0 || info.Probes > 1
-	return !due || time.Duration(info.Last_ack_recv)*time.Millisecond < idle
+	acked, sent := ago(info.Last_ack_recv), ago(info.Last_data_sent)
+	due := info.Unacked > 0 && sent >= answerTime && sent+answerSlack < acked || info.Probes > 1
+	return !due || acked < idle
 }
+
+const (
+	// answerTime is what the answer to the last transmission may take.
+	answerTime = 100 * time.Millisecond
+	// answerSlack is how far apart the kernel's two clocks may be for one moment.
+	answerSlack = 20 * time.Millisecond
+)
+
+func ago(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func (s *epollSocket) RemoteAddr() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(s.addr).Unmap(), s.port)

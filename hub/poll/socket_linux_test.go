@@ -164,7 +164,9 @@ func TestAnswers(t *testing.T) {
 	}{
 		{"all acknowledged, long ago", unix.TCPInfo{Last_ack_recv: 3_600_000}, true},
 		{"data under way, acknowledged lately", unix.TCPInfo{Unacked: 3, Last_ack_recv: 59_999}, true},
-		{"data under way, silence", unix.TCPInfo{Unacked: 3, Last_ack_recv: 60_000}, false},
+		{"data under way, silence", unix.TCPInfo{Unacked: 3, Last_ack_recv: 60_000, Last_data_sent: 20_000}, false},
+		{"data sent just now", unix.TCPInfo{Unacked: 3, Last_ack_recv: 60_000, Last_data_sent: 10}, true},
+		{"retransmission answered at once, the next not due", unix.TCPInfo{Unacked: 1, Last_ack_recv: 60_000, Last_data_sent: 60_000}, true},
 		{"window closed, probe under way", unix.TCPInfo{Probes: 1, Last_ack_recv: 119_000}, true},
 		{"window closed, probes unanswered", unix.TCPInfo{Probes: 2, Last_ack_recv: 60_000}, false},
 		{"window closed, probes unanswered yet", unix.TCPInfo{Probes: 2, Last_ack_recv: 1_000}, true},
