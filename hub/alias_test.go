@@ -97,14 +97,21 @@ func (g *guest) visit(token string) error {
 	if err != nil {
 		return err
 	}
-	// Everything in one segment, the rest of a frame in another.
-	frame := c.frame(&protocol.Command{Connect: &protocol.ConnectRequest{Token: token}}, subscribeTo(g.room))
+	// Everything at once, but for the rest of a frame; some frames hold commands
+	// that must wait for those before them.
+	commands := []*protocol.Command{{Connect: &protocol.ConnectRequest{Token: token}}, subscribeTo(g.room)}
 	published := g.random.IntN(30)
 	for n := range published {
-		frame = append(frame, c.frame(publishTo(g.room, string(g.fill(n))))...)
-		if g.random.IntN(8) == 0 {
-			frame = append(frame, c.frame(historyOf(g.room, 0))...)
+		commands = append(commands, publishTo(g.room, string(g.fill(n))))
+		if g.random.IntN(4) == 0 {
+			commands = append(commands, historyOf(g.room, 0))
 		}
+	}
+	var frame []byte
+	for len(commands) > 0 {
+		n := min(len(commands), 1+g.random.IntN(5))
+		frame = append(frame, c.frame(commands[:n]...)...)
+		commands = commands[n:]
 	}
 	cut := g.random.IntN(len(frame))
 	if err := errors.Join(c.write(frame[:cut]), c.write(frame[cut:])); err != nil {
