@@ -72,13 +72,13 @@ func DefaultOptions() Options {
 	}
 }
 
-// Verifier checks tokens with a fixed set of keys. It is immutable and safe for
-// concurrent use; new keys mean a new Verifier.
+// Verifier checks tokens with a fixed set of keys. It is safe for concurrent use; new keys mean a new Verifier.
 type Verifier struct {
 	keys     []key
 	issuer   string
 	audience string
 	leeway   time.Duration
+	grants   sharedGrants
 }
 
 // New checks o and returns its verifier. The error names every key of the

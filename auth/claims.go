@@ -116,7 +116,7 @@ func (v *Verifier) Connection(token string, now time.Time) (*Claims, error) {
 		return nil, invalid("db is empty")
 	}
 	if p[claimCaps] != nil {
-		if c.Grants, err = parseGrants(p[claimCaps]); err != nil {
+		if c.Grants, err = v.grants.parse(p[claimCaps]); err != nil {
 			return nil, invalid("caps: %w", err)
 		}
 	}

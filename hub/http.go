@@ -20,9 +20,6 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.HandleFunc("GET "+defaultSocketPath, s.serveSocket)
 	mux.HandleFunc("GET /v1/{db}/websocket", s.serveSocket)
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, refuse(http.StatusNotFound, "not_found", "there is nothing here", 0))
-	})
 	if s.opts.API.Key != "" {
 		mux.HandleFunc("POST /api/{method}", s.serveAPI)
 		mux.HandleFunc("POST /v1/{db}/api/{method}", s.serveAPI)
@@ -76,9 +73,37 @@ func (s *Server) observed(mux *http.ServeMux) http.Handler {
 			}
 			s.metrics.requests.WithLabelValues(route, strconv.Itoa(sw.status/100)+"xx").Observe(time.Since(start).Seconds())
 		}()
+		if _, pattern := mux.Handler(r); pattern == "" {
+			serveUnknown(mux, sw, r)
+			return
+		}
 		mux.ServeHTTP(sw, r)
 	})
 }
+
+// serveUnknown answers what mux has no handler for: 404, or 405 with the methods
+// allowed.
+func serveUnknown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	e := refuse(http.StatusNotFound, "not_found", "there is nothing here", 0)
+	probe := &headerProbe{header: make(http.Header)}
+	mux.ServeHTTP(probe, r)
+	if probe.status == http.StatusMethodNotAllowed {
+		e = refuse(probe.status, "method_not_allowed", "this path has other methods", 0)
+		e.Header = http.Header{"Allow": probe.header["Allow"]}
+	}
+	writeProblem(w, e)
+}
+
+// headerProbe takes a response's status and header and forgets its body.
+type headerProbe struct {
+	header http.Header
+	status int
+}
+
+// Header, Write and WriteHeader implement http.ResponseWriter.
+func (p *headerProbe) Header() http.Header         { return p.header }
+func (p *headerProbe) Write(b []byte) (int, error) { return len(b), nil }
+func (p *headerProbe) WriteHeader(status int)      { p.status = status }
 
 // statusWriter remembers the status of a response.
 type statusWriter struct {
