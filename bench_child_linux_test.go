@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -261,9 +263,9 @@ func init() {
 	}
 }
 
-// serveFloor accepts n connections; then it writes whatever comes on standard
-// input, each message behind its length, to all of them with one write(2) each,
-// one after the other: the least that any server must do.
+// serveFloor answers n connections as if it were a server; then it writes
+// whatever comes on standard input, each message behind its length, to all of
+// them with one write(2) each, on all cores: the least that any server must do.
 func serveFloor(n string) error {
 	count, err := strconv.Atoi(n)
 	if err != nil {
@@ -282,13 +284,16 @@ func serveFloor(n string) error {
 	}
 	fmt.Fprintf(os.Stderr, "floor on 127.0.0.1:%d\n", at.(*unix.SockaddrInet4).Port)
 	sockets := make([]int, count)
-	for i := range sockets {
-		if sockets[i], _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC); err != nil {
-			return err
+	err = inParts(sockets, 16, func(part []int) (err error) {
+		for i := range part {
+			if part[i], err = acceptFloor(listener); err != nil {
+				return err
+			}
 		}
-		if err := unix.SetsockoptInt(sockets[i], unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-			return err
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for in := bufio.NewReader(os.Stdin); ; {
 		var size uint32
@@ -299,10 +304,56 @@ func serveFloor(n string) error {
 		if _, err := io.ReadFull(in, message); err != nil {
 			return err
 		}
-		for _, fd := range sockets {
-			if n, err := unix.Write(fd, message); err != nil || n < len(message) {
-				return fmt.Errorf("wrote %d of %d bytes: %w", n, len(message), err)
-			}
+		err := inParts(sockets, runtime.GOMAXPROCS(0), func(part []int) error { return writeAll(part, message) })
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// inParts runs f on n parts of sockets at once.
+func inParts(sockets []int, n int, f func([]int) error) error {
+	parts := slices.Collect(slices.Chunk(sockets, (len(sockets)+n-1)/n))
+	done := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() { done <- f(part) }()
+	}
+	for range parts {
+		if err := <-done; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// acceptFloor goes through the handshake without understanding it: a connection
+// on which nothing was ever sent acknowledges every segment at once, which is
+// dearer than what follows a conversation.
+func acceptFloor(listener int) (int, error) {
+	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return 0, err
+	}
+	request := make([]byte, 4096)
+	for _, answer := range []string{"HTTP/1.1 101 Switching Protocols\r\n\r\n", "\x81\x08{\"id\":1}\x81\x08{\"id\":2}"} {
+		if _, err := unix.Read(fd, request); err != nil {
+			return 0, err
+		}
+		if _, err := unix.Write(fd, []byte(answer)); err != nil {
+			return 0, err
+		}
+	}
+	return fd, nil
+}
+
+func writeAll(sockets []int, message []byte) error {
+	for _, fd := range sockets {
+		if n, err := unix.Write(fd, message); err != nil || n < len(message) {
+			return fmt.Errorf("wrote %d of %d bytes: %w", n, len(message), err)
+		}
+	}
+	return nil
 }

@@ -24,7 +24,6 @@ type swarm struct {
 	addr  unix.SockaddrInet4 // of the server
 	start time.Time          // zero of the clock that stamps events
 	rooms int                // peer i is in room i % rooms
-	plain bool               // a floor's: events come without handshake and envelope
 
 	peers  []peer
 	events [1024]unix.EpollEvent
@@ -78,25 +77,23 @@ const (
 const upgradeRequest = "GET /connection/websocket HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nUser-Agent: bench\r\n\r\n"
 
-// newSwarm prepares one peer for each token, or plain peers for no tokens.
-func newSwarm(addr unix.SockaddrInet4, n, rooms int, tokens []string) (*swarm, error) {
+// newSwarm prepares one peer for each token.
+func newSwarm(addr unix.SockaddrInet4, rooms int, tokens []string) (*swarm, error) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
 	s := &swarm{
-		epfd: epfd, addr: addr, start: time.Now(), rooms: rooms, plain: tokens == nil,
-		peers: make([]peer, n), seq: make([]uint64, rooms),
+		epfd: epfd, addr: addr, start: time.Now(), rooms: rooms,
+		peers: make([]peer, len(tokens)), seq: make([]uint64, rooms),
 		latency: hdrhistogram.New(1, slowest, 3),
 	}
 	for i := range s.peers {
 		p := &s.peers[i]
 		p.fd, p.room, p.next = -1, i%rooms, 1
 		p.prefix = fmt.Appendf(nil, `{"push":{"channel":"%s",`, roomName(p.room))
-		if !s.plain {
-			p.hello = appendMasked(nil, fmt.Appendf(nil,
-				`{"id":1,"connect":{"token":"%s","name":"bench"}}`+"\n"+`{"id":2,"subscribe":{"channel":"%s"}}`, tokens[i], roomName(p.room)))
-		}
+		p.hello = appendMasked(nil, fmt.Appendf(nil,
+			`{"id":1,"connect":{"token":"%s","name":"bench"}}`+"\n"+`{"id":2,"subscribe":{"channel":"%s"}}`, tokens[i], roomName(p.room)))
 	}
 	return s, nil
 }
@@ -233,11 +230,6 @@ func (s *swarm) connected(p *peer, i int) error {
 	s.bytes++ // progress
 	if err := unix.EpollCtl(s.epfd, unix.EPOLL_CTL_MOD, p.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
 		return err
-	}
-	if s.plain {
-		p.state = subscribed
-		s.ready++
-		return nil
 	}
 	p.state = upgrading
 	return p.send([]byte(upgradeRequest))
