@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -82,7 +84,7 @@ type sdkServer struct {
 	t      *testing.T
 	dir    string
 	config string
-	addr   string // from the first start on
+	addr   string // of its clients
 
 	cmd    *exec.Cmd
 	admin  string
@@ -93,7 +95,7 @@ type sdkServer struct {
 
 // serverLog keeps what a server writes and tells when it listens.
 type serverLog struct {
-	listens chan [2]string // addresses of clients and of the admin
+	listens chan string // the admin's address
 
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -107,10 +109,16 @@ func (l *serverLog) Write(b []byte) (int, error) {
 	if !l.told {
 		if m := listening.FindSubmatch(l.text.Bytes()); m != nil {
 			l.told = true
-			l.listens <- [2]string{string(m[1]), string(m[2])}
+			l.listens <- string(m[2])
 		}
 	}
 	return len(b), nil
+}
+
+func (l *serverLog) contains(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.text.Bytes(), []byte(text))
 }
 
 // tail returns the end of the log.
@@ -125,7 +133,7 @@ func (l *serverLog) tail() string {
 // the table [server].
 func startSDKServer(t *testing.T, settings ...string) *sdkServer {
 	t.Helper()
-	s := &sdkServer{t: t, dir: t.TempDir()}
+	s := &sdkServer{t: t, dir: t.TempDir(), addr: freeAddr(t)}
 	s.config = strings.Replace(sdkConfig, "[auth]", strings.Join(append(settings, "[auth]"), "\n"), 1)
 	t.Cleanup(func() {
 		if s.cmd != nil {
@@ -136,18 +144,30 @@ func startSDKServer(t *testing.T, settings ...string) *sdkServer {
 	return s
 }
 
+// freeAddr is an address for a server that is to come back to it. Its port is
+// below those that systems give to outgoing connections, one of which might take
+// the place of a server that is down.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		addr := fmt.Sprint("127.0.0.1:", 10_000+rand.N(20_000))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			_ = l.Close()
+			return addr
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
 // start starts the process. It must not be running.
 func (s *sdkServer) start() {
 	s.t.Helper()
-	addr := s.addr
-	if addr == "" {
-		addr = "127.0.0.1:0"
-	}
 	file := filepath.Join(s.dir, "hub.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, s.config, addr), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, s.config, s.addr), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	s.stderr = &serverLog{listens: make(chan [2]string, 1)}
+	s.stderr = &serverLog{listens: make(chan string, 1)}
 	s.exited = make(chan struct{})
 	// TestMain has put a copy of the test binary that runs main first in PATH.
 	s.cmd = exec.Command("hub", "serve", "-config", file, "-log-format", "json")
@@ -161,8 +181,7 @@ func (s *sdkServer) start() {
 		close(exited)
 	}(s.cmd, s.exited)
 	select {
-	case at := <-s.stderr.listens:
-		s.addr, s.admin = at[0], at[1]
+	case s.admin = <-s.stderr.listens:
 	case <-s.exited:
 		s.t.Fatalf("the server ended at once: %v\n%s", s.err, s.stderr.tail())
 	case <-time.After(patience):
@@ -191,6 +210,9 @@ func (s *sdkServer) stop() {
 func (s *sdkServer) kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.exited
+	if s.stderr.contains("WARNING: DATA RACE") { // which stop sees by the exit code
+		s.t.Errorf("a data race in the server\n%s", s.stderr.tail())
+	}
 	s.cmd = nil
 }
 
