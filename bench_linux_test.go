@@ -149,8 +149,8 @@ func benchRooms(b *testing.B, conns, rooms int) {
 	floor.again(b, conns)
 	f.add("floor of a burst: all delivered", "floor-ms", median(floor.took))
 	f.add("  latency p95", "floor-p95-ms", median(floor.p95))
-	f.add("  the burst's p95 is so many times that", "x-floor-p95", f.value("p95-ms")/median(floor.p95))
-	f.add("floor of one event", "floor-one-ms", median(floor.one))
+	f.add("  burst's p95 in units of that", "x-floor-p95", f.value("p95-ms")/median(floor.p95))
+	f.add("floor of one event: all delivered", "floor-one-ms", median(floor.one))
 	f.tell(b)
 }
 

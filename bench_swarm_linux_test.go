@@ -193,8 +193,8 @@ func (s *swarm) until(done func() bool) error {
 		if s.bytes != progress {
 			progress, moved = s.bytes, time.Now()
 		} else if time.Since(moved) > stall {
-			s.fail(fmt.Errorf("nothing came for %v: %d of %d subscribed, %d events, %d answers",
-				stall, s.ready, len(s.peers), s.got, s.acks))
+			s.fail(errors.Join(fmt.Errorf("nothing came for %v: %d of %d subscribed, %d events, %d answers",
+				stall, s.ready, len(s.peers), s.got, s.acks), s.check()))
 		}
 	}
 	return s.err
