@@ -1,0 +1,155 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+)
+
+// New is an empty report with its schema set.
+func New(tool Tool) *Report { return &Report{Schema: Schema, Tool: tool} }
+
+// Finish makes the report ready to be written: it computes the verdict and the
+// ratios to the floors, adds definitions and known reference figures, and takes
+// out figures and points that are no finite numbers, each told in Problems, so
+// that one bad division does not cost the whole report. It may be called again
+// after changes.
+func (r *Report) Finish() {
+	r.Schema = Schema
+	r.Verdict = r.verdict()
+	r.Definitions = definitions()
+	for i := range r.Scenarios {
+		s := &r.Scenarios[i]
+		r.dropNonFinite(s)
+		for j := range s.Floors {
+			s.Floors[j].RatioP95 = s.floorRatio(s.Floors[j])
+		}
+		if s.References == nil && len(s.Rounds) > 0 {
+			s.References = references(s.Name)
+		}
+	}
+	r.fillEmpty()
+}
+
+// dropNonFinite removes what JSON and charts cannot show.
+func (r *Report) dropNonFinite(s *Scenario) {
+	s.Figures = slices.DeleteFunc(s.Figures, func(f Figure) bool {
+		if finite(f.Value) {
+			return false
+		}
+		r.Problems = append(r.Problems, fmt.Sprintf("scenario %s: figure %s is not a number and was left out", s.Name, f.Name))
+		return true
+	})
+	for i := range s.Series {
+		series := &s.Series[i]
+		had := len(series.Points)
+		series.Points = slices.DeleteFunc(series.Points, func(p Point) bool { return !finite(p.T, p.V) })
+		if n := had - len(series.Points); n > 0 {
+			r.Problems = append(r.Problems, fmt.Sprintf("scenario %s: %d points of %s are not numbers and were left out", s.Name, n, series.Name))
+		}
+	}
+}
+
+// fillEmpty makes lists empty rather than absent, so that the JSON form has []
+// and not null.
+func (r *Report) fillEmpty() {
+	r.Settings.Flags = orEmpty(r.Settings.Flags)
+	r.Settings.Raised = orEmpty(r.Settings.Raised)
+	r.Scenarios = orEmpty(r.Scenarios)
+	r.Checks = orEmpty(r.Checks)
+	r.NotTested = orEmpty(r.NotTested)
+	r.Problems = orEmpty(r.Problems)
+	for i := range r.Scenarios {
+		s := &r.Scenarios[i]
+		s.Rounds, s.Floors, s.Figures = orEmpty(s.Rounds), orEmpty(s.Floors), orEmpty(s.Figures)
+		s.Series, s.References = orEmpty(s.Series), orEmpty(s.References)
+		for j := range s.Rounds {
+			s.Rounds[j].Latency.Buckets = orEmpty(s.Rounds[j].Latency.Buckets)
+		}
+		for j := range s.Series {
+			s.Series[j].Points = orEmpty(s.Series[j].Points)
+		}
+	}
+}
+
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// floorP95 is the mean p95 of the floor's runs in ms; 0 when there were none.
+func (f Floor) floorP95() float64 {
+	sum, n := 0.0, 0.0
+	for _, run := range []*FloorRun{f.Before, f.After} {
+		if run != nil && run.Latency.Count > 0 {
+			sum += run.Latency.P95MS
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / n
+}
+
+// floorOf is the floor of the same shape.
+func (s *Scenario) floorOf(shape Shape) (Floor, bool) {
+	i := slices.IndexFunc(s.Floors, func(f Floor) bool { return f.Shape == shape })
+	if i < 0 {
+		return Floor{}, false
+	}
+	return s.Floors[i], true
+}
+
+func (s *Scenario) floorRatio(f Floor) float64 {
+	var p95 []float64
+	for _, round := range s.Rounds {
+		if round.Shape == f.Shape && round.Latency.Count > 0 {
+			p95 = append(p95, round.Latency.P95MS)
+		}
+	}
+	floor := f.floorP95()
+	if len(p95) == 0 || floor <= 0 {
+		return 0
+	}
+	ratio := Median(p95) / floor
+	if !finite(ratio) {
+		return 0
+	}
+	return ratio
+}
+
+// Median is the middle of the values, or the mean of the two middle ones; NaN
+// without any. The values stay as they are.
+func Median(values []float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	mid := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[mid]
+	}
+	return (sorted[mid-1] + sorted[mid]) / 2
+}
+
+func finite(values ...float64) bool {
+	return !slices.ContainsFunc(values, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+}
+
+// WriteJSON writes the report, indented, with a newline at its end. A number
+// that is not finite is an error; see Finish.
+func (r *Report) WriteJSON(w io.Writer) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode report: %w", err)
+	}
+	if _, err := w.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package report
+
+// Figure is one measured number of a scenario.
+type Figure struct {
+	Name  string  `json:"name"`  // stable, snake_case, ends in its unit
+	Title string  `json:"title"` // for people
+	Value float64 `json:"value"`
+	// Unit is ms, s, us, bytes, KiB, 1/s, x (a ratio), or empty for a count.
+	Unit string `json:"unit"`
+	// Better says which way is better: "lower", "higher", or empty.
+	Better Better `json:"better,omitempty"`
+	// Target is the value to reach, absent where there is none or where the run
+	// was too small to judge it. A missed target does not fail the run.
+	Target     *float64 `json:"target,omitempty"`
+	Definition string   `json:"definition"`
+	// Rounds is the number of measurements behind the value, of which it is the
+	// median, where that is so; 0 otherwise.
+	Rounds int `json:"rounds,omitempty"`
+}
+
+// Better is the direction in which a figure improves.
+type Better string
+
+// The directions of a figure.
+const (
+	Lower  Better = "lower"
+	Higher Better = "higher"
+)
+
+// Reached reports whether the figure meets its target, and whether it has one.
+func (f Figure) Reached() (reached, judged bool) {
+	switch {
+	case f.Target == nil:
+		return false, false
+	case f.Better == Higher:
+		return f.Value >= *f.Target, true
+	default:
+		return f.Value <= *f.Target, true
+	}
+}
+
+// Metric is a quantity that figures measure: its names, its definition and the
+// target it has on a machine of 2 cores with the generator on it.
+type Metric struct {
+	Name       string
+	Title      string
+	Unit       string
+	Better     Better
+	Target     float64 // 0: none
+	MinConns   int     // the target stands from so many connections on
+	Definition string
+}
+
+// Of is a measurement of the metric with so many connections. It carries the
+// target only if there were enough of them: a smaller run that is fast shows
+// nothing.
+func (m Metric) Of(value float64, conns int) Figure {
+	f := Figure{Name: m.Name, Title: m.Title, Value: value, Unit: m.Unit, Better: m.Better, Definition: m.Definition}
+	if m.Target != 0 && conns >= m.MinConns {
+		target := m.Target
+		f.Target = &target
+	}
+	return f
+}
+
+// Named is the same metric for one part of a scenario: suffix is appended to
+// its name after an underscore, and part to its title after a comma.
+func (m Metric) Named(suffix, part string) Metric {
+	m.Name += "_" + suffix
+	m.Title += ", " + part
+	return m
+}
+
+// The metrics with their targets. A scenario may measure others.
+var (
+	DeliveryP95 = Metric{
+		Name: "delivery_p95_ms", Title: "delivery p95", Unit: "ms", Better: Lower, Target: 100, MinConns: 10_000,
+		Definition: "Median over the rounds of the 95th percentile of delivery latency: from the intended send time in the event to the moment a client read it.",
+	}
+	DeliveryP99 = Metric{
+		Name: "delivery_p99_ms", Title: "delivery p99", Unit: "ms", Better: Lower,
+		Definition: "Median over the rounds of the 99th percentile of delivery latency.",
+	}
+	FloorRatio = Metric{
+		Name: "floor_ratio", Title: "delivery p95 ÷ floor p95", Unit: "x", Better: Lower, Target: 2, MinConns: 10_000,
+		Definition: "Delivery p95 divided by the p95 of the floor of the same run: the same bytes written plainly to as many loopback sockets, all due events in one write each.",
+	}
+	ServerCPU = Metric{
+		Name: "server_cpu_us_per_delivery", Title: "server CPU per delivery", Unit: "us", Better: Lower, Target: 1.5, MinConns: 10_000,
+		Definition: "User and system time of the server process during a round, divided by the events received in it; median over the rounds.",
+	}
+	GeneratorCPU = Metric{
+		Name: "generator_cpu_us_per_delivery", Title: "generator CPU per delivery", Unit: "us", Better: Lower,
+		Definition: "User and system time of the load generator during a round, divided by the events received in it; median over the rounds.",
+	}
+	SustainedRate = Metric{
+		Name: "sustained_deliveries_per_s", Title: "deliveries sustained", Unit: "1/s", Better: Higher, Target: 1_000_000, MinConns: 10_000,
+		Definition: "Events received per second over a period of steady publishing in one room, all connections together, with no backlog at its end.",
+	}
+	SustainedP95 = Metric{
+		Name: "sustained_p95_ms", Title: "p95 at that rate", Unit: "ms", Better: Lower, Target: 150, MinConns: 10_000,
+		Definition: "95th percentile of delivery latency during the period of steady publishing.",
+	}
+	MemoryPerConn = Metric{
+		Name: "memory_kib_per_connection", Title: "server memory per connection", Unit: "KiB", Better: Lower, Target: 2, MinConns: 10_000,
+		Definition: "Growth of the server's resident set (RSS) from before the first connection until all are authenticated, subscribed and idle, divided by their number.",
+	}
+	MemoryPerTLSConn = Metric{
+		Name: "memory_kib_per_tls_connection", Title: "server memory per TLS connection", Unit: "KiB", Better: Lower, Target: 12, MinConns: 3_000,
+		Definition: "Growth of the server's resident set (RSS) from before the first TLS connection until all are authenticated, subscribed and idle, divided by their number.",
+	}
+	ReadyTime = Metric{
+		Name: "ready_s", Title: "all ready", Unit: "s", Better: Lower, Target: 0.6, MinConns: 10_000,
+		Definition: "From the first connect(2) until the last connection is authenticated and subscribed.",
+	}
+	ConnectRate = Metric{
+		Name: "connects_per_s", Title: "connections made ready", Unit: "1/s", Better: Higher,
+		Definition: "Connections opened, authenticated and subscribed, divided by the time from the first connect(2) until the last was ready.",
+	}
+	ReconnectP95 = Metric{
+		Name: "reconnect_p95_ms", Title: "reconnect p95", Unit: "ms", Better: Lower,
+		Definition: "95th percentile of the time from the connect(2) of a client that lost its connection until its subscription is recovered.",
+	}
+	FanoutLast = Metric{
+		Name: "fanout_last_ms", Title: "one durable message, until the last has it", Unit: "ms", Better: Lower, Target: 60, MinConns: 10_000,
+		Definition: "From the intended send time of one durable message until the last subscriber, sender included, has read it; median over the repetitions.",
+	}
+	Publications = Metric{
+		Name: "publications_per_s", Title: "durable publications", Unit: "1/s", Better: Higher, Target: 15_000,
+		Definition: "Publications acknowledged per second, each committed to SQLite before its acknowledgement.",
+	}
+	ChatKnee = Metric{
+		Name: "chat_completed_per_s", Title: "requests completed at the knee", Unit: "1/s", Better: Higher,
+		Definition: "The highest rate of requests completed per second, each echoed to its whole room, over the rising rates offered.",
+	}
+	SlowRatio = Metric{
+		Name: "slow_ratio", Title: "p95 of the others with stalled readers ÷ without", Unit: "x", Better: Lower, Target: 1.2,
+		Definition: "Median p95 of the connections that read, in rounds with 5 % of all connections stalled, divided by that of rounds without.",
+	}
+	RevalidationRatio = Metric{
+		Name: "revalidation_ratio", Title: "p95 with all tokens revalidating ÷ without", Unit: "x", Better: Lower, Target: 1.1, MinConns: 10_000,
+		Definition: "Median p95 of the rounds that overlap a revalidation of all connections, divided by that of the others.",
+	}
+	MixedRatio = Metric{
+		Name: "mixed_ratio", Title: "delivery p95 during operations and reads ÷ quiet", Unit: "x", Better: Lower, Target: 2, MinConns: 10_000,
+		Definition: "Delivery p95 while operations and reads run, divided by that of quiet rounds of the same run.",
+	}
+	MixedTime = Metric{
+		Name: "mixed_s", Title: "1,000 operations and 10,000 reads", Unit: "s", Better: Lower, Target: 0.6, MinConns: 10_000,
+		Definition: "From the first request until the last answer of 1,000 operations and 10,000 reads started at once, with all connections held.",
+	}
+	Reads = Metric{
+		Name: "reads_per_s", Title: "reads by key over HTTP", Unit: "1/s", Better: Higher, Target: 25_000,
+		Definition: "Reads of one resource by its key over HTTP with keep-alive, answered per second, 16 clients.",
+	}
+	RecoveryTime = Metric{
+		Name: "recovery_s", Title: "all recovered after a kill", Unit: "s", Better: Lower,
+		Definition: "From the start of the server after kill -9 until the last client has recovered its subscription; median over the rounds.",
+	}
+)
+
+// Definition explains a field of the JSON form.
+type Definition struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// definitions explains the fields of rounds and floors.
+func definitions() []Definition {
+	return []Definition{
+		{"conns", "Connections open and subscribed, each under its own user unless the settings say otherwise."},
+		{"rooms", "Rooms over which the connections are spread evenly."},
+		{"events", "Events sent to each connection."},
+		{"deliveries", "Events received, all connections together."},
+		{"wall_ms", "From the intended send time of the first event until the last delivery, in milliseconds."},
+		{"latency", "From the intended send time in an event to the moment a client read it, on one monotonic clock, in milliseconds. An event that waits because the sender was blocked counts from when it should have been sent."},
+		{"buckets", "Deliveries by latency: count is the number above the bound before and up to up_to_ms. Bounds are powers 10^(k/50) ms, the same in every report."},
+		{"server_cpu_us_per_delivery", "User and system time of the server process during the round divided by deliveries, in microseconds. Absent when the server is not a child of the test."},
+		{"generator_cpu_us_per_delivery", "The same of the load generator."},
+		{"generator_limited", "The generator was saturated while the server was not: the times are an upper bound, the server may be faster."},
+		{"lost", "Events that were acknowledged and did not reach a subscriber."},
+		{"duplicate", "Events that reached a subscriber more than once, told apart by epoch and offset."},
+		{"out_of_order", "Events whose offset or sequence number did not follow the one before on that connection."},
+		{"cross_room", "Events that arrived in a room other than the one they were sent to."},
+		{"cross_database", "Events that arrived in a database other than the one they were sent to."},
+		{"floor", "What the machine can do at best: the same bytes written plainly to as many loopback sockets, all due events in one write(2) each, read by the same readers in the same run, before and after."},
+		{"ratio_p95", "Median p95 of the rounds of a shape divided by the mean p95 of the floor's runs for it: the figure that means the same on every machine."},
+	}
+}

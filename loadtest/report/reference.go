@@ -1,0 +1,40 @@
+package report
+
+// Reference is a figure of another system, there for orientation. It was taken
+// on the named hardware, so no ratio to this run's figures is ever computed.
+type Reference struct {
+	System   string  `json:"system"`
+	What     string  `json:"what"`
+	Low      float64 `json:"low"`
+	High     float64 `json:"high"` // equal to Low for a single figure
+	Unit     string  `json:"unit"`
+	Hardware string  `json:"hardware"`
+	Source   string  `json:"source"` // published, or measured for comparison
+}
+
+// references are the known figures for a scenario.
+func references(scenario string) []Reference {
+	const (
+		vm       = "a virtual machine with 2 cores, generator on it"
+		measured = "measured for comparison"
+		burst    = "10 events at once to 10,000 connections in one room, p95"
+		message  = "one message to 10,000 subscribers, until the last has it"
+	)
+	switch scenario {
+	case "delivery":
+		return []Reference{
+			{"Centrifugo 6.9.1", burst, 715, 896, "ms", vm, measured},
+			{"Nakama", burst, 844, 844, "ms", vm, measured},
+			{"Node.js ws", burst, 863, 863, "ms", vm, measured},
+			{"Socket.IO", burst, 1182, 1182, "ms", vm, measured},
+			{"PocketBase", burst, 2306, 2306, "ms", vm, measured},
+		}
+	case "fanout":
+		return []Reference{
+			{"Nakama 3.40 with PostgreSQL", message, 117, 117, "ms", vm, measured},
+			{"another system", message, 1189, 1189, "ms", "Intel Core i7-8700K", "published"},
+		}
+	default:
+		return nil
+	}
+}
