@@ -79,7 +79,7 @@ func failures(s *testServer) map[string]func(t *testing.T) {
 		}
 	}
 	reset := func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }
-	drain := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+	answered := func(c net.Conn) { _, _ = http.ReadResponse(bufio.NewReader(c), nil) }
 	ws := func(token string) func(t *testing.T) {
 		return func(t *testing.T) {
 			conn, status, _, err := s.attempt(defaultSocketPath)
@@ -95,17 +95,17 @@ func failures(s *testServer) map[string]func(t *testing.T) {
 		}
 	}
 	return map[string]func(t *testing.T){
-		"a plain GET":                   raw("GET "+defaultSocketPath+" HTTP/1.1\r\nHost: hub.test\r\nConnection: close\r\n\r\n", drain),
-		"a refused Origin":              raw(upgradeRequest(defaultSocketPath, "Origin: http://evil.test"), drain),
-		"a bad key":                     raw(strings.Replace(upgradeRequest(defaultSocketPath), "dGhl", "@@@@", 1), drain),
-		"an unknown database":           raw(upgradeRequest("/v1/nothing/websocket"), drain),
+		"a plain GET":                   raw("GET "+defaultSocketPath+" HTTP/1.1\r\nHost: hub.test\r\n\r\n", answered),
+		"a refused Origin":              raw(upgradeRequest(defaultSocketPath, "Origin: http://evil.test"), answered),
+		"a bad key":                     raw(strings.Replace(upgradeRequest(defaultSocketPath), "dGhl", "@@@@", 1), answered),
+		"an unknown database":           raw(upgradeRequest("/v1/nothing/websocket"), answered),
 		"half a request and a reset":    raw("GET "+defaultSocketPath+" HTTP/1.1\r\nHos", reset),
 		"a whole request and a reset":   raw(upgradeRequest(defaultSocketPath), reset),
-		"half a request and no more":    raw("GET "+defaultSocketPath+" HTTP/1.1\r\nHos", drain),
+		"half a request and no more":    raw("GET "+defaultSocketPath+" HTTP/1.1\r\nHos", answered),
 		"no connect command in time":    ws(""),
 		"a wrong token":                 ws("x.y.z"),
-		"a request and then the end":    raw(upgradeRequest(defaultSocketPath), func(c net.Conn) { _ = c.(*net.TCPConn).CloseWrite(); drain(c) }),
-		"an upgrade that is no request": raw("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", drain),
+		"a request and then the end":    raw(upgradeRequest(defaultSocketPath), func(c net.Conn) { _ = c.(*net.TCPConn).CloseWrite(); answered(c) }),
+		"an upgrade that is no request": raw("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", answered),
 	}
 }
 
