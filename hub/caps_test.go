@@ -49,14 +49,14 @@ func TestSlotsComeBack(t *testing.T) {
 				o.Server.HandshakeTimeout = 400 * time.Millisecond
 				o.Limits.Connections = caps
 				s := startServer(t, o, nil)
-				for what, fail := range failures(s) {
-					var all sync.WaitGroup
+				var all sync.WaitGroup
+				for _, fail := range failures(s) {
 					for range 3 * limit {
 						all.Go(func() { fail(t) })
 					}
-					all.Wait()
-					until(t, "the slots of "+what+" are back", func() bool { n, _ := s.slots.Counts(); return n == 0 })
 				}
+				all.Wait()
+				until(t, "all slots are back", func() bool { n, _ := s.slots.Counts(); return n == 0 })
 				s.fillUp(t, limit, name == "address")
 			})
 		})

@@ -87,7 +87,7 @@ func handover(t *testing.T, seed uint64) {
 	}
 	network := polltest.New(seed, faults)
 	w.listener = network.NewListener()
-	memory, sizes := pick(random, int64(60_000), 1<<20), pick(random, 1, 200, 2<<10)
+	memory, sizes := pick(random, int64(300), 60_000, 1<<20), pick(random, 1, 200, 2<<10)
 	keep := pick(random, int64(1), 1_000, 10_000)
 	pageEvents, pageBytes := pick(random, 1, 3, 50), pick(random, 1, 500, 50_000)
 	t.Logf("faults %+v, histories %d, memory %d, segments %d, keep %d, pages of %d events and %d bytes, stall %v",
@@ -161,10 +161,11 @@ func (w *world) publish(room string, n int) {
 	db := w.server.databases["default"]
 	ns, _ := db.namespace(room)
 	db.publish(ns, store.Publish{Room: room, Publication: store.Publication{Data: encodeMessage(room, n, n%len(padding))}},
-		func(_ store.Result, err error) {
+		func(res store.Result, err error) {
 			if err != nil {
 				w.fail("publish: %v", err)
 			}
+			w.ledger.rooms[room].acknowledged(res.Offset)
 		})
 }
 
@@ -201,6 +202,7 @@ func (w *world) publishAll(random *rand.Rand, index int, stop <-chan struct{}) {
 				if err != nil {
 					w.fail("remove history: %v", err)
 				}
+				w.ledger.rooms[room].removed.Add(1)
 			})
 		}
 	}

@@ -23,8 +23,9 @@ type ledger struct {
 // record is the truth about one durable room.
 type record struct {
 	size uint64 // of its history
-	// asked and removals count what was submitted, be it committed or not.
-	asked, removals atomic.Int64
+	// asked and removals count what was submitted, be it committed or not; acked
+	// and removed are the top and the removals that somebody was told of.
+	asked, removals, acked, removed atomic.Int64
 
 	mu     sync.Mutex
 	events []recorded // by offset-1; guarded by mu
@@ -83,6 +84,16 @@ func (r *record) now() (top uint64, removals int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return uint64(len(r.events)), len(r.epochs) - 1
+}
+
+// acknowledged notes a publication that is known to be committed.
+func (r *record) acknowledged(offset uint64) {
+	for {
+		old := r.acked.Load()
+		if int64(offset) <= old || r.acked.CompareAndSwap(old, int64(offset)) {
+			return
+		}
+	}
 }
 
 // incarnation is the index of an epoch, -1 when it is unknown.

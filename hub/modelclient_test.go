@@ -286,7 +286,7 @@ func (c *modelClient) begin(p *place, recover bool, since uint64) bool {
 	p.since, p.sinceEpoch = 0, ""
 	if r := c.w.ledger.rooms[p.room]; r != nil && recover {
 		p.since, p.sinceEpoch = since, p.epoch
-		p.top, p.removals = r.now()
+		p.top, p.removals = uint64(r.acked.Load()), int(r.removed.Load())
 		return true
 	}
 	return false
