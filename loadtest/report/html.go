@@ -1,6 +1,212 @@
 package report
 
-import "io"
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+)
 
-// WriteHTML writes the report as one self-contained page.
-func (r *Report) WriteHTML(w io.Writer) error { return nil }
+//go:embed page.html
+var pageText string
+
+//go:embed page.css
+var pageStyle string
+
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"count":    formatCount[int64],
+	"conns":    formatCount[int],
+	"number":   formatNumber,
+	"value":    formatValue,
+	"duration": formatDuration,
+	"coord":    func(v float64) string { return fmt.Sprintf("%.1f", v) },
+	"sub":      func(a, b float64) float64 { return a - b },
+}).Parse(pageText))
+
+// page is what the template shows.
+type page struct {
+	*Report
+	Style     template.CSS // our own file
+	Title     string
+	Verdict   Verdict
+	Word      string // the verdict for people
+	Summary   string
+	Tiles     []tile
+	Groups    []checkGroup
+	Scenarios []scenarioPart
+	Machine   []string
+}
+
+// tile is one of the headline numbers.
+type tile struct {
+	Label, Value, Note string
+	Missed             bool
+}
+
+// checkGroup is the checks with one result.
+type checkGroup struct {
+	Result Result
+	Title  string
+	Checks []Check
+}
+
+// scenarioPart is a scenario with its charts drawn.
+type scenarioPart struct {
+	*Scenario
+	ID         string
+	Charts     []chart
+	FigureRows []figureRow
+	FloorRows  []floorRow
+	RefRows    []referenceRow
+	Open       bool // show the rounds at once
+	CPU        bool // some round has the server's CPU
+}
+
+type figureRow struct {
+	Figure
+	Shown, Goal, Standing string
+	Bar                   float64 // 0 to 100; the target stands at 50
+}
+
+type floorRow struct {
+	When string
+	Shape
+	FloorRun
+	Ratio float64
+}
+
+type referenceRow struct {
+	Reference
+	Shown string
+}
+
+// WriteHTML writes the report as one self-contained page: no script, no outside
+// resource, charts as SVG, light and dark, fit for print. Nothing is written if
+// the page cannot be made.
+func (r *Report) WriteHTML(w io.Writer) error {
+	var b bytes.Buffer
+	if err := pageTemplate.Execute(&b, r.page()); err != nil {
+		return fmt.Errorf("make report page: %w", err)
+	}
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+func (r *Report) page() page {
+	p := page{
+		Report: r, Style: template.CSS(pageStyle), Verdict: r.verdict(), Word: strings.ToUpper(string(r.verdict())),
+		Summary: r.verdictLine(), Tiles: r.tiles(), Machine: r.Environment.lines(),
+	}
+	p.Title = fmt.Sprintf("%s load test: %s", r.Tool.Name, p.Word)
+	for _, g := range []checkGroup{{Result: Failed, Title: "Failed"}, {Result: NotChecked, Title: "Not checked"}, {Result: Passed, Title: "Passed"}} {
+		for _, c := range r.Checks {
+			if c.Result == g.Result || g.Result == NotChecked && c.Result != Passed && c.Result != Failed {
+				g.Checks = append(g.Checks, c)
+			}
+		}
+		if len(g.Checks) > 0 {
+			p.Groups = append(p.Groups, g)
+		}
+	}
+	for i := range r.Scenarios {
+		p.Scenarios = append(p.Scenarios, partOf(&r.Scenarios[i], fmt.Sprintf("s%d", i+1)))
+	}
+	return p
+}
+
+// tiles are the numbers to see first: deliveries, faults, then the best-known
+// figures that were measured.
+func (r *Report) tiles() []tile {
+	deliveries := int64(0)
+	for _, s := range r.Scenarios {
+		for _, round := range s.Rounds {
+			deliveries += round.Deliveries
+		}
+	}
+	faults := r.Faults()
+	tiles := []tile{
+		{Label: "events delivered", Value: formatCount(deliveries)},
+		{Label: "lost, duplicate, out of order, misrouted", Value: formatCount(faults.Total()), Missed: faults.Total() > 0, Note: faults.describe()},
+	}
+	for _, m := range []Metric{FloorRatio, DeliveryP95, ServerCPU, MemoryPerConn, FanoutLast, ReadyTime, SustainedRate, Publications} {
+		if len(tiles) == 6 {
+			break
+		}
+		if t, ok := r.tileOf(m); ok {
+			tiles = append(tiles, t)
+		}
+	}
+	return tiles
+}
+
+// tileOf shows the first figure of a metric.
+func (r *Report) tileOf(m Metric) (tile, bool) {
+	for _, s := range r.Scenarios {
+		for _, f := range s.Figures {
+			if strings.HasPrefix(f.Name, m.Name) && finite(f.Value) {
+				note := s.Name
+				if f.Target != nil {
+					note += ", target " + f.target()
+				}
+				return tile{Label: f.Title, Value: formatValue(f.Value, f.Unit), Note: note, Missed: f.standing() == "missed"}, true
+			}
+		}
+	}
+	return tile{}, false
+}
+
+// describe tells the faults that are not zero.
+func (f Faults) describe() string {
+	var words []string
+	for _, part := range []struct {
+		n    int64
+		name string
+	}{{f.Lost, "lost"}, {f.Duplicate, "duplicate"}, {f.OutOfOrder, "out of order"}, {f.CrossRoom, "in another room"}, {f.CrossDatabase, "in another database"}} {
+		if part.n != 0 {
+			words = append(words, formatCount(part.n)+" "+part.name)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+func partOf(s *Scenario, id string) scenarioPart {
+	part := scenarioPart{Scenario: s, ID: id, Open: len(s.Rounds) <= 12}
+	if c, ok := latencyChart(s); ok {
+		part.Charts = append(part.Charts, c)
+	}
+	if c, ok := roundsChart(s); ok {
+		part.Charts = append(part.Charts, c)
+	}
+	part.Charts = append(part.Charts, seriesCharts(s)...)
+	for i := range part.Charts {
+		part.Charts[i].ID = fmt.Sprintf("%s-c%d", id, i+1)
+	}
+	for _, f := range s.Figures {
+		row := figureRow{Figure: f, Shown: formatValue(f.Value, f.Unit), Goal: f.target(), Standing: f.standing()}
+		if f.Target != nil && *f.Target > 0 && finite(f.Value) {
+			row.Bar = min(max(f.Value / *f.Target * 50, 0.5), 100)
+		}
+		part.FigureRows = append(part.FigureRows, row)
+	}
+	for _, f := range s.Floors {
+		for _, run := range []struct {
+			when string
+			of   *FloorRun
+		}{{"before", f.Before}, {"after", f.After}} {
+			if run.of != nil {
+				part.FloorRows = append(part.FloorRows, floorRow{When: run.when, Shape: f.Shape, FloorRun: *run.of, Ratio: f.RatioP95})
+			}
+		}
+	}
+	for _, ref := range s.References {
+		part.RefRows = append(part.RefRows, referenceRow{Reference: ref, Shown: ref.value()})
+	}
+	for _, r := range s.Rounds {
+		part.CPU = part.CPU || r.ServerCPU > 0
+	}
+	return part
+}
