@@ -148,6 +148,9 @@ func (s *swarm) dial(i int, from [4]byte) error {
 		return err
 	}
 	s.peers[i].fd = fd
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil { // as browsers do
+		return err
+	}
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
 		return err
 	}
