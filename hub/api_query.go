@@ -154,16 +154,18 @@ func apiChannels(db *database, body []byte) func() (any, *protocol.Error) {
 	}
 	return decoded(body, func(req *request) func() (any, *protocol.Error) {
 		return func() (any, *protocol.Error) {
-			if _, err := path.Match(req.Pattern, ""); err != nil {
+			// A star of Centrifugo's patterns crosses slashes, unlike path.Match's.
+			noSlash := strings.NewReplacer("/", "\x00")
+			pattern := noSlash.Replace(req.Pattern)
+			if _, err := path.Match(pattern, ""); err != nil {
 				return nil, badRequest("pattern is malformed")
 			}
 			channels := make(map[string]any)
 			db.mu.RLock()
 			defer db.mu.RUnlock()
 			for name, r := range db.rooms {
-				// A star of Centrifugo's patterns crosses slashes, unlike path.Match's.
-				matched, _ := path.Match(req.Pattern, strings.ReplaceAll(name, "/", "\x00"))
-				if members := r.members.Load(); members > 0 && (req.Pattern == "" || matched) {
+				matched, _ := path.Match(pattern, noSlash.Replace(name))
+				if members := r.members.Load(); members > 0 && (pattern == "" || matched) {
 					channels[name] = map[string]any{"num_clients": members}
 				}
 			}
@@ -178,11 +180,11 @@ func apiInfo(db *database, body []byte) func() (any, *protocol.Error) {
 	return decoded(body, func(*struct{}) func() (any, *protocol.Error) {
 		return func() (any, *protocol.Error) {
 			s := db.server
-			users := 0
+			users := make(map[string]struct{}) // one may have connections in several loops
 			s.eachLoop(func(l *loop) {
 				for key := range l.users {
 					if key.db == db {
-						users++
+						users[key.user] = struct{}{}
 					}
 				}
 			})
@@ -192,7 +194,7 @@ func apiInfo(db *database, body []byte) func() (any, *protocol.Error) {
 			db.mu.RUnlock()
 			return map[string]any{"nodes": []map[string]any{{
 				"uid": db.store.Epoch(), "name": host, "version": s.opts.Version,
-				"num_clients": db.connections.Load(), "num_users": users, "num_channels": rooms,
+				"num_clients": db.connections.Load(), "num_users": len(users), "num_channels": rooms,
 				"uptime": int(time.Since(s.start) / time.Second),
 			}}}, nil
 		}

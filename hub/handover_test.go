@@ -51,6 +51,8 @@ type world struct {
 	counter  int // of publications to the room without history; guarded by mu
 	mu       sync.Mutex
 	last     int // the last of them; guarded by mu
+	clients  []*modelClient
+	finish   chan struct{} // closed when all is checked
 	failed   chan struct{}
 	once     sync.Once
 }
@@ -80,7 +82,7 @@ func handover(t *testing.T, seed uint64) {
 	small.HistorySize, middle.HistorySize = pick(random, uint64(1), 5, 20), 60
 	o.Namespaces["small"], o.Namespaces["middle"] = small, middle
 	w := &world{
-		t: t, live: "live:cursor", failed: make(chan struct{}),
+		t: t, live: "live:cursor", failed: make(chan struct{}), finish: make(chan struct{}),
 		durable: []string{"open:a", "small:b", "middle:c"},
 		ledger: newLedger(rand.New(rand.NewPCG(seed, 2)), random.IntN(2) == 0,
 			map[string]uint64{"open:a": 10_000, "small:b": small.HistorySize, "middle:c": 60}),
@@ -120,6 +122,7 @@ func handover(t *testing.T, seed uint64) {
 	}
 	for i := range 10 {
 		c := newModelClient(w, i, rand.New(rand.NewPCG(seed, 100+uint64(i))), wire.Encoding(i%2))
+		w.clients = append(w.clients, c)
 		clients.Go(func() { c.run(stop) })
 	}
 	select {
@@ -128,6 +131,8 @@ func handover(t *testing.T, seed uint64) {
 	}
 	close(stop)
 	publishers.Wait()
+	w.pulses(random)
+	close(w.finish)
 	clients.Wait()
 	w.server.stop()
 	if n := network.Open(); n != 0 && !t.Failed() {
@@ -136,6 +141,45 @@ func handover(t *testing.T, seed uint64) {
 	if n := w.server.memory.bytes(); n != 0 && !t.Failed() {
 		t.Errorf("%d bytes of logs are accounted for after the server's end", n)
 	}
+}
+
+// pulses waits until every client has caught up, and again after each of a few
+// bursts: an event that nobody is told of shows when no other follows.
+func (w *world) pulses(random *rand.Rand) {
+	for round := 0; round <= 15 && !w.t.Failed(); round++ {
+		var acked sync.WaitGroup
+		for range round % 4 {
+			acked.Add(1)
+			w.publishThen(pick(random, w.durable...), 7, acked.Done)
+			time.Sleep(time.Duration(random.IntN(300)) * time.Microsecond)
+		}
+		acked.Wait()
+		for deadline := time.Now().Add(patience); !w.settled(); time.Sleep(100 * time.Microsecond) {
+			if w.t.Failed() {
+				return
+			}
+			if time.Now().After(deadline) {
+				for _, c := range w.clients {
+					c.lost.Store(true)
+				}
+			}
+		}
+	}
+}
+
+// settled says whether every client is at the end of every room.
+func (w *world) settled() bool {
+	end := int64(0)
+	for _, room := range w.durable {
+		top, _ := w.ledger.rooms[room].now()
+		end += int64(top)
+	}
+	for _, c := range w.clients {
+		if c.settled.Load() != end {
+			return false
+		}
+	}
+	return true
 }
 
 // message is what is published: where it belongs and which one it is.
@@ -156,7 +200,10 @@ func encodeMessage(room string, n, pad int) []byte {
 }
 
 // publish submits one publication to a durable room.
-func (w *world) publish(room string, n int) {
+func (w *world) publish(room string, n int) { w.publishThen(room, n, func() {}) }
+
+// publishThen calls then after the acknowledgement.
+func (w *world) publishThen(room string, n int, then func()) {
 	w.ledger.rooms[room].asked.Add(1)
 	db := w.server.databases["default"]
 	ns, _ := db.namespace(room)
@@ -166,6 +213,7 @@ func (w *world) publish(room string, n int) {
 				w.fail("publish: %v", err)
 			}
 			w.ledger.rooms[room].acknowledged(res.Offset)
+			then()
 		})
 }
 

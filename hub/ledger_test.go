@@ -118,10 +118,12 @@ func (r *record) recoverable(recovered bool, since uint64, epoch string, top uin
 		return fmt.Errorf("unknown epoch %q", epoch)
 	case recovered && incarnation < removals:
 		return fmt.Errorf("recovered:true in a history that was removed before")
+	case recovered && since > uint64(r.asked.Load()):
+		return fmt.Errorf("recovered:true since %d, where the room has not been", since)
 	case recovered && since+r.size < top:
 		return fmt.Errorf("recovered:true since %d of %d, of which %d are kept", since, top, r.size)
 	}
-	if most := uint64(r.asked.Load()); !recovered && int64(incarnation) == r.removals.Load() && since+r.size >= most {
+	if most := uint64(r.asked.Load()); !recovered && since <= top && int64(incarnation) == r.removals.Load() && since+r.size >= most {
 		return fmt.Errorf("recovered:false since %d of %d to %d, of which %d are kept", since, top, most, r.size)
 	}
 	return nil

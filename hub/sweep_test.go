@@ -151,6 +151,37 @@ func TestSweepWhileMembersLeave(t *testing.T) {
 	}
 }
 
+// Events that come while a sweep is under way reach also those whom it has
+// visited already.
+func TestSweepWhileEventsCome(t *testing.T) {
+	base := uint64(time.Now().UnixNano())
+	for seed := base; seed < base+50; seed++ {
+		random := rand.New(rand.NewPCG(seed, 0))
+		b := newBench(t)
+		r := b.room("default", "r")
+		events := 1
+		var members []*sub
+		for range 1 + random.IntN(400) {
+			members = append(members, b.member(r, wire.Encoding(random.IntN(2)), func(_ *sub, p []byte) (int, error) {
+				if events < 20 && random.IntN(50) == 0 {
+					events++
+					b.publish(r, `"more"`)
+				}
+				return len(p), nil
+			}))
+		}
+		b.publish(r, `"one"`)
+		for b.collect(); b.queue.busy() || b.mail.Load(); {
+			b.step()
+		}
+		for i, s := range members {
+			if s.cursor != uint64(events) {
+				t.Fatalf("seed %d: member %d of %d is at %d of %d", seed, i, len(members), s.cursor, events)
+			}
+		}
+	}
+}
+
 // remove against a slice, with the sweep's position anywhere.
 func TestShardRemove(t *testing.T) {
 	for seed := range uint64(300) {
