@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,12 @@ func loadServerConfig(file string) (*config, error) {
 	if err := checkDataDir(c.options.Server.DataDir); err != nil {
 		e := top.find("server.data_dir")
 		c.problems = append(c.problems, problem{line: e.line, key: "server.data_dir", text: err.Error()})
+	}
+	if o := &c.options.Server; o.TLSCert != "" && o.TLSKey != "" {
+		if _, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey); err != nil {
+			e := top.find("server.tls_cert")
+			c.problems = append(c.problems, problem{line: e.line, key: "server.tls_cert", text: "with server.tls_key: " + err.Error()})
+		}
 	}
 	return c, c.err()
 }

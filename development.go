@@ -174,16 +174,16 @@ func typedAs(arg0 string) string {
 
 // banner greets a developer with lines that work when pasted.
 func banner(hubCommand, addr, adminAddr string, o hub.Options, token string) string {
-	data, url, socket := "", "", ""
+	data, url := "", ""
 	if o.Server.DataDir != defaultDataDir {
 		data = " -data " + o.Server.DataDir
 	}
 	if addr != defaultListen {
-		url, socket = " -url http://"+addr, " -url ws://"+addr+"/connection/websocket"
+		url = " -url http://" + addr
 	}
 	return strings.NewReplacer(
 		"HUB", hubCommand, "ADMIN", adminAddr, "ADDR", addr,
-		"DATA", data, "URL", url, "SOCKET", socket,
+		"DATA", data, "URL", url,
 		"TOKEN", token, "USER", developmentUser,
 		"DIR", o.Server.DataDir, "FILE", secretsFile(o.Server.DataDir),
 	).Replace(`hub is running for development: this machine only, open rules, data in DIR
@@ -198,12 +198,13 @@ A token for user "USER", good for 24 hours:
 
 Follow a room in a second terminal, publish to it from a third:
 
-  HUB subscribeDATASOCKET chat:lobby
+  HUB subscribeDATAURL chat:lobby
   HUB publishDATAURL chat:lobby '{"text":"hello"}'
 
-In a page or in Node (npm install centrifuge):
+In Node (npm install centrifuge ws); a page needs neither require nor websocket:
 
-  const hub = new Centrifuge('ws://ADDR/connection/websocket', {token: 'TOKEN'})
+  const {Centrifuge} = require('centrifuge')
+  const hub = new Centrifuge('ws://ADDR/connection/websocket', {token: 'TOKEN', websocket: require('ws')})
   const room = hub.newSubscription('chat:lobby')
   room.on('publication', p => console.log(p.offset, p.data))
   room.subscribe(); hub.connect()

@@ -21,6 +21,9 @@ const (
 	exitMisuse = 2 // the command line makes no sense
 )
 
+// defaultDatabase is the database of routes that name none.
+const defaultDatabase = "default"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal ends the context; from then on a second one kills.

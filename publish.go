@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -41,16 +44,48 @@ func operatorOptions(file, dataDir string) (hub.Options, error) {
 	return o, err
 }
 
+// configuredURL makes a URL that was not given that of the server with this
+// configuration, as this machine reaches it.
+func configuredURL(flags *flag.FlagSet, url *string, file string) error {
+	if file == "" || given(flags, "url") {
+		return nil
+	}
+	c, err := loadConfig(file)
+	if err != nil {
+		return err
+	}
+	*url = serverURL(&c.options.Server)
+	return nil
+}
+
+func serverURL(o *hub.ServerOptions) string {
+	scheme := "http"
+	if o.TLSCert != "" {
+		scheme = "https"
+	}
+	host, port, err := net.SplitHostPort(o.Listen)
+	if err != nil {
+		return scheme + "://" + o.Listen
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}
+
 func (p *program) publish(ctx context.Context, args []string) error {
 	flags := p.flags("publish", "[flags] ROOM DATA|-")
 	url := flags.String("url", "http://"+defaultListen, "`URL` of the server")
-	db := flags.String("db", "default", "`name` of the database")
+	db := flags.String("db", defaultDatabase, "`name` of the database")
 	key := flags.String("key", "", "server API key; env:NAME and file:PATH keep it out of the process list")
 	id := flags.String("id", "", "idempotency `key`: the same again publishes once")
 	file := flags.String("config", "", "configuration `file` to take the key from")
 	dataDir := flags.String("data", defaultDataDir, "data `directory` of a development server to take the key from")
 	rest, err := parseFlags(flags, args)
 	if err != nil {
+		return err
+	}
+	if err := configuredURL(flags, url, *file); err != nil {
 		return err
 	}
 	if len(rest) != 2 {
@@ -96,7 +131,7 @@ func (p *program) publish(ctx context.Context, args []string) error {
 }
 
 func apiPath(db string) string {
-	if db == "default" {
+	if db == defaultDatabase {
 		return "/api/"
 	}
 	return "/v1/" + db + "/api/"

@@ -228,6 +228,10 @@ func TestStalledReader(t *testing.T) {
 	if n := s.metric("hub_connections"); n != 2 {
 		t.Errorf("%v connections, want 2", n)
 	}
+	// With the small buffer the rest would take a retransmission every few segments.
+	if err := stalled.tcp.SetReadBuffer(4 << 20); err != nil {
+		t.Fatal(err)
+	}
 	for n := uint64(1); n <= total; n++ {
 		p := stalled.publication()
 		var data struct{ N uint64 }

@@ -24,7 +24,8 @@ const tailTokenTTL = time.Hour
 
 func (p *program) subscribe(ctx context.Context, args []string) error {
 	flags := p.flags("subscribe", "[flags] ROOM...")
-	address := flags.String("url", "ws://"+defaultListen+"/connection/websocket", "websocket `URL` of the server")
+	address := flags.String("url", "http://"+defaultListen, "`URL` of the server; a path replaces the one of -db")
+	db := flags.String("db", defaultDatabase, "`database` of the rooms")
 	token := flags.String("token", "", "connection token, also as env:NAME or file:PATH; without one it is minted from the server's secret")
 	user := flags.String("user", developmentUser, "`name` of the user in a minted token")
 	file := flags.String("config", "", "configuration `file` to take the secret from")
@@ -39,7 +40,10 @@ func (p *program) subscribe(ctx context.Context, args []string) error {
 	if err := validRooms(rooms); err != nil {
 		return err
 	}
-	target, err := parseSocketURL(*address)
+	if err := configuredURL(flags, address, *file); err != nil {
+		return err
+	}
+	target, err := socketURL(*address, *db)
 	switch {
 	case err != nil:
 		return err
@@ -62,7 +66,7 @@ func (p *program) subscribe(ctx context.Context, args []string) error {
 		return err
 	}
 	t := &tail{out: p.stdout, status: p.stderr, json: *asJSON, left: *count, epochs: make(map[string]string), end: make(chan error, 1)}
-	return t.run(ctx, centrifuge.NewJsonClient(*address, c), rooms, position)
+	return t.run(ctx, centrifuge.NewJsonClient(target.String(), c), rooms, position)
 }
 
 // run follows the rooms until ctx ends or there is nothing more to follow.
@@ -106,10 +110,22 @@ func validRooms(rooms []string) error {
 	return nil
 }
 
-func parseSocketURL(address string) (*url.URL, error) {
+// socketURL returns where the websocket of a database is served.
+func socketURL(address, db string) (*url.URL, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Host == "" {
-		return nil, misuse("-url must begin with ws:// or wss://, got %q", address)
+	schemes := map[string]string{"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+	if err != nil || schemes[u.Scheme] == "" || u.Host == "" {
+		return nil, misuse("-url must begin with http://, https://, ws:// or wss://, got %q", address)
+	}
+	if err := hub.ValidDatabase(db); err != nil {
+		return nil, misuse("-db: %v", err)
+	}
+	u.Scheme = schemes[u.Scheme]
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/connection/websocket"
+		if db != defaultDatabase {
+			u.Path = "/v1/" + db + "/websocket"
+		}
 	}
 	return u, nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -159,6 +160,7 @@ func verifyToken(o auth.Options, token string) (string, error) {
 func (p *program) inspectToken(args []string) error {
 	flags := p.flags("token inspect", "[-config FILE] TOKEN|-")
 	file := flags.String("config", "", "configuration `file` whose keys verify the token")
+	dataDir := flags.String("data", defaultDataDir, "data `directory` of a development server whose secret verifies it")
 	rest, err := parseFlags(flags, args)
 	if err != nil {
 		return err
@@ -191,20 +193,33 @@ func (p *program) inspectToken(args []string) error {
 		at := time.Unix(int64(times.Exp), 0).UTC()
 		fmt.Fprintf(p.stderr, "expires %s, %s\n", at.Format(time.RFC3339), fromNow(time.Until(at)))
 	}
-	if *file == "" {
-		fmt.Fprintln(p.stderr, "not verified: no -config given")
+	keys, err := verifyingKeys(*file, *dataDir)
+	if errors.Is(err, fs.ErrNotExist) && *file == "" {
+		fmt.Fprintf(p.stderr, "not verified: no -config given, and no development server has run in %s\n", *dataDir)
 		return nil
 	}
-	c, err := loadConfig(*file)
 	if err != nil {
 		return err
 	}
-	what, err := verifyToken(c.options.Auth, token)
+	what, err := verifyToken(keys, token)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(p.stderr, "verified:", what)
 	return nil
+}
+
+// verifyingKeys returns the keys of a configuration, or of a development
+// server's data directory when there is none.
+func verifyingKeys(file, dataDir string) (auth.Options, error) {
+	if file != "" {
+		c, err := loadConfig(file)
+		return c.options.Auth, err
+	}
+	s, err := loadDevSecrets(dataDir)
+	o := auth.DefaultOptions()
+	o.HMACSecret = s.HMACSecret
+	return o, err
 }
 
 func fromNow(d time.Duration) string {

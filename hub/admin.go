@@ -22,7 +22,7 @@ func (s *Server) adminRoutes() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case !s.adminHost(r.Host):
+		case !ownHost(r.Host, s.opts.Admin.Listen):
 			writeProblem(w, refuse(http.StatusForbidden, "host", "the Host header names another server", 0))
 		case !auth.KeyEqual(s.opts.Admin.Key, bearer(r)):
 			w.Header().Set("WWW-Authenticate", `Bearer realm="hub admin"`)
@@ -33,14 +33,14 @@ func (s *Server) adminRoutes() http.Handler {
 	})
 }
 
-// adminHost refuses names that somebody else's DNS may have pointed here: the
-// Host must be an address, localhost, or the host of admin.listen.
-func (s *Server) adminHost(host string) bool {
+// ownHost refuses names that somebody else's DNS may have pointed here: a Host
+// header must be an address, localhost, or the host that is listened on.
+func ownHost(host, listenAddr string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		name = host
 	}
-	listen, _, _ := net.SplitHostPort(s.opts.Admin.Listen)
+	listen, _, _ := net.SplitHostPort(listenAddr)
 	name = strings.ToLower(strings.Trim(name, "[]"))
 	return net.ParseIP(name) != nil || name == "localhost" || name != "" && name == strings.ToLower(listen)
 }

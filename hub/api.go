@@ -122,7 +122,7 @@ func decoded[T any](body []byte, call func(*T) func() (any, *protocol.Error)) fu
 	req := new(T)
 	if len(body) > 0 {
 		if err := decodeStrict(body, req); err != nil {
-			return refused(badRequest(strings.TrimPrefix(err.Error(), "json: ")))
+			return refused(badRequest(err.Error()))
 		}
 	}
 	return call(req)
@@ -140,7 +140,7 @@ func apiBatch(db *database, body []byte) ([]map[string]any, *protocol.Error) {
 		Parallel bool                         `json:"parallel"` // commands keep their order all the same
 	}
 	if err := decodeStrict(body, &req); err != nil {
-		return nil, badRequest(strings.TrimPrefix(err.Error(), "json: "))
+		return nil, badRequest(err.Error())
 	}
 	replies := make([]map[string]any, len(req.Commands))
 	var waiting []func()

@@ -24,8 +24,10 @@ func (u *apiUser) check() *protocol.Error {
 // eachConn runs f on the loops for every connection that u selects, and waits.
 func (db *database) eachConn(u apiUser, f func(*loop, *conn)) {
 	db.server.eachLoop(func(l *loop) {
-		for c := l.users[userKey{db, u.User}]; c != nil; {
-			next := c.userNext // f may end c
+		var next *conn
+		for first := l.users[userKey{db, u.User}]; first != nil; first = next {
+			c := first
+			next = c.userNext // f may end c
 			switch {
 			case u.Client != "" && u.Client != c.session.client:
 			case c.held: // f may push, and the connect reply comes first
@@ -36,7 +38,6 @@ func (db *database) eachConn(u apiUser, f func(*loop, *conn)) {
 			default:
 				l.guard(c, func() { f(l, c) })
 			}
-			c = next
 		}
 	})
 }

@@ -44,8 +44,9 @@ func (l *loop) commandsOf(c *conn, payload []byte, owned bool) {
 }
 
 // mayBegin keeps the commands of a connection in order: each waits for those
-// before it, except that publications may follow each other into the write
-// queue, which keeps their order.
+// before it, except that durable publications may follow each other into the
+// write queue, which keeps their order. (Only a refusal may then be told before
+// the acknowledgements of what precedes it.)
 func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
 	switch {
 	case isPong(cmd):
@@ -56,11 +57,26 @@ func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
 		return true
 	}
 	limit := l.server.opts.Limits.Waiting
-	return !c.serial && isPublish(cmd) && (limit == 0 || int(c.flight) < limit)
+	return !c.serial && c.queues(cmd) && (limit == 0 || int(c.flight) < limit)
 }
 
-func isPublish(cmd *protocol.Command) bool {
-	return cmd.Publish != nil || cmd.Rpc != nil && cmd.Rpc.Method == "publish"
+// queues says whether a command is a publication for the write queue.
+func (c *conn) queues(cmd *protocol.Command) bool {
+	var room string
+	switch {
+	case cmd.Publish != nil:
+		room = cmd.Publish.Channel
+	case cmd.Rpc != nil && cmd.Rpc.Method == "publish":
+		var p rpcPublish
+		if decodeStrict(cmd.Rpc.Data, &p) != nil {
+			return false
+		}
+		room = p.Room
+	default:
+		return false
+	}
+	ns, e := c.db.namespace(room)
+	return e == nil && ns.Durable
 }
 
 func isPong(cmd *protocol.Command) bool {
@@ -143,7 +159,9 @@ func (l *loop) command(c *conn, cmd *protocol.Command) {
 		return
 	}
 	if !l.allowed(c, cmd) {
-		l.fail(c, cmd.Id, errTooManyRequests)
+		if cmd.Send == nil { // which is never answered
+			l.fail(c, cmd.Id, errTooManyRequests)
+		}
 		return
 	}
 	l.dispatch(c, cmd)
@@ -154,7 +172,7 @@ func (l *loop) command(c *conn, cmd *protocol.Command) {
 func (l *loop) allowed(c *conn, cmd *protocol.Command) bool {
 	limits := &l.server.opts.Limits
 	switch {
-	case cmd.Connect != nil:
+	case cmd.Connect != nil, cmd.Subscribe != nil && limits.Subscriptions == 0:
 		return true
 	case cmd.Subscribe != nil:
 		return c.subscribes.Allow(limits.Messages.PerSecond, limits.Messages.Burst+limits.Subscriptions, int64(l.now))

@@ -123,6 +123,8 @@ const (
 	// maxReply bounds the publications of a reply: Swift and Python cap a message
 	// at 1 MiB.
 	maxReply = 192 << 10
+	// maxPresence bounds a presence reply.
+	maxPresence = 256 << 10
 	// unsentPause is the unsent bytes at which a connection is not read any more.
 	unsentPause = 64 << 10
 	// closeWait is how long a client may take to answer a close frame.
@@ -493,7 +495,7 @@ func (l *loop) forgetUser(c *conn) {
 func (l *loop) logLife(c *conn, what string) {
 	if log := l.server.log; log.Enabled(l.server.context, slog.LevelDebug) {
 		log.Debug(what, slog.String("database", c.db.name), slog.String("user", c.session.user),
-			slog.String("client", c.session.client), slog.String("addr", c.sock.RemoteAddr().String()))
+			slog.String("client", c.session.client), slog.String("addr", c.slot.Addr().String()))
 	}
 }
 

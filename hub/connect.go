@@ -190,8 +190,11 @@ func (s *Server) endOf(exp int64) int64 {
 func (s *Server) ttl(expires int64) uint32 {
 	left := time.Until(time.Unix(expires, 0))
 	left -= min(s.opts.Auth.Revalidate, left/10)
-	return max(1, seconds(left))
+	return max(1, seconds(min(left, maxTTL)))
 }
+
+// maxTTL is the longest time told: what a JavaScript timer can wait, 2^31-1 ms.
+const maxTTL = (1<<31 - 1) * time.Millisecond
 
 func seconds(d time.Duration) uint32 { return uint32(max(0, d) / time.Second) }
 

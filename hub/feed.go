@@ -20,7 +20,7 @@ type feed struct {
 	// of the last one.
 	base, head uint64
 	segments   []*segment
-	bytes      int64 // size of segments
+	bytes      int64 // of the entries in segments
 	// pages are runs read back from the store for receivers behind base, oldest
 	// reading first.
 	pages []*segment
@@ -54,8 +54,8 @@ type span struct{ start, end uint32 }
 type logSizes struct {
 	// segments begin with min bytes and double up to max, so a quiet room is cheap
 	min, max int
-	// keep is the bytes of segments kept: for durable rooms, whose receivers can be
-	// caught up from the store, and for the others
+	// keep is the bytes of entries kept at least, memory permitting: for durable
+	// rooms, whose receivers can be caught up from the store, and for the others
 	keepDurable, keepEphemeral int64
 	// pageEvents and pageBytes bound one reading from the store
 	pageEvents, pageBytes int
@@ -75,6 +75,10 @@ func defaultLogSizes(unsent int) logSizes {
 // pagesKept bounds the pages of a feed: receivers that catch up together share
 // one, and a few starting points may be under way at once.
 const pagesKept = 4
+
+// smallFrame is the frame size below which a segment is full of entries before it
+// is full of bytes.
+const smallFrame = 64
 
 // entryOverhead is the bytes of ends, pubs and times for an entry.
 const entryOverhead = 20
@@ -118,18 +122,18 @@ func (f *feed) append(frame []byte, pub span, time int64) (victims []*segment) {
 			size = min(2*cap(f.segments[n-1].buf), sizes.max)
 		}
 		size = max(size, len(frame))
-		s := newSegment(f, f.head+1, size, max(1, size/128))
+		s := newSegment(f, f.head+1, size, max(1, size/smallFrame))
 		f.segments = append(f.segments, s)
-		f.bytes += s.size()
 		victims = f.room.db.server.memory.add(s)
 	}
 	f.segments[len(f.segments)-1].add(frame, pub, time)
+	f.bytes += int64(len(frame))
 	f.head++
 	keep := sizes.keepEphemeral
 	if f.room.durable() {
 		keep = sizes.keepDurable
 	}
-	for f.bytes > keep && len(f.segments) > 1 {
+	for len(f.segments) > 1 && f.bytes-int64(len(f.segments[0].buf)) >= keep {
 		f.dropOldest()
 	}
 	return victims
@@ -144,8 +148,9 @@ func (s *segment) fits(n int) bool {
 // dropOldest forgets the oldest segment.
 func (f *feed) dropOldest() {
 	s := f.segments[0]
+	f.segments[0] = nil // the array may live on
 	f.segments = f.segments[1:]
-	f.bytes -= s.size()
+	f.bytes -= int64(len(s.buf))
 	f.base = s.last()
 	f.room.db.server.memory.remove(s)
 }
@@ -173,6 +178,7 @@ func (f *feed) reset(head uint64) {
 	for len(f.segments) > 0 {
 		f.dropOldest()
 	}
+	f.segments = nil
 	f.dropPages()
 	f.base, f.head = head, head
 }
@@ -181,6 +187,7 @@ func (f *feed) reset(head uint64) {
 func (f *feed) addPage(s *segment) {
 	if len(f.pages) == pagesKept {
 		f.room.db.server.memory.remove(f.pages[0])
+		f.pages[0] = nil
 		f.pages = f.pages[1:]
 	}
 	f.pages = append(f.pages, s)

@@ -119,6 +119,9 @@ func (s *Server) admit(r *http.Request, remote netip.Addr) (*admission, *wire.Ha
 	if s.draining.Load() {
 		return nil, refuse(http.StatusServiceUnavailable, "draining", "the server is stopping", 1*time.Second)
 	}
+	if e := s.guardDevelopment(r); e != nil {
+		return nil, e
+	}
 	db := s.socketDatabase(r.URL.Path)
 	if db == nil {
 		return nil, refuse(http.StatusNotFound, "unknown_database", "there is no such database", 0)

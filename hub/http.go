@@ -73,12 +73,34 @@ func (s *Server) observed(mux *http.ServeMux) http.Handler {
 			}
 			s.metrics.requests.WithLabelValues(route, strconv.Itoa(sw.status/100)+"xx").Observe(time.Since(start).Seconds())
 		}()
+		if e := s.guardDevelopment(r); e != nil {
+			writeProblem(sw, e)
+			return
+		}
 		if _, pattern := mux.Handler(r); pattern == "" {
 			serveUnknown(mux, sw, r)
 			return
 		}
 		mux.ServeHTTP(sw, r)
 	})
+}
+
+// guardDevelopment keeps a development server, whose rules are open, from being
+// reached through a proxy or a name that somebody pointed at this machine.
+func (s *Server) guardDevelopment(r *http.Request) *wire.HandshakeError {
+	if !s.opts.Development {
+		return nil
+	}
+	for name := range r.Header {
+		if name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-") {
+			return refuse(http.StatusForbidden, "development",
+				"a development server is not for use behind a proxy: it needs a configuration (hub init)", 0)
+		}
+	}
+	if !ownHost(r.Host, s.opts.Server.Listen) {
+		return refuse(http.StatusForbidden, "development", "a development server answers to 127.0.0.1 and localhost only", 0)
+	}
+	return nil
 }
 
 // serveUnknown answers what mux has no handler for: 404, or 405 with the methods

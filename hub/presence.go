@@ -13,6 +13,7 @@ type presence struct {
 	mu      sync.Mutex
 	left    int                             // loops that have not answered; guarded by mu
 	clients map[string]*protocol.ClientInfo // nil when only numbers are asked for; guarded by mu
+	bytes   int                             // of clients, about; guarded by mu
 	number  int                             // guarded by mu
 	users   map[string]struct{}             // guarded by mu
 }
@@ -58,7 +59,9 @@ func (p *presence) add(sh *shard) bool {
 	p.number += len(sh.subs)
 	for _, s := range sh.subs {
 		if p.clients != nil {
-			p.clients[s.conn.session.client] = s.clientInfo()
+			info := s.clientInfo()
+			p.clients[info.Client] = info
+			p.bytes += 2*len(info.Client) + len(info.User) + len(info.ConnInfo) + len(info.ChanInfo) + 64
 		} else {
 			p.users[s.conn.session.user] = struct{}{}
 		}

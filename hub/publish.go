@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -142,17 +141,4 @@ func (l *loop) rpcResult(c *conn, id uint32, result any) {
 		return
 	}
 	l.reply(c, &protocol.Reply{Id: id, Rpc: &protocol.RPCResult{Data: data}})
-}
-
-// decodeStrict decodes one JSON value and refuses unknown fields.
-func decodeStrict(data []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if d.More() {
-		return errors.New("more than one JSON value")
-	}
-	return nil
 }

@@ -87,6 +87,9 @@ func (l *loop) presenceCommand(c *conn, id uint32, req *protocol.PresenceRequest
 		return
 	}
 	l.gather(c, req.Channel, func(all *presence, e *protocol.Error) {
+		if e == nil && all.bytes > maxPresence {
+			e = errLimitExceeded
+		}
 		if e != nil {
 			l.fail(c, id, e)
 			return

@@ -183,7 +183,12 @@ func (s *Server) listen() (err error) {
 	s.addr = s.listener.Addr()
 	s.handed = newHandedListener(s.addr)
 	if s.opts.Admin.Listen != "" {
-		if s.admin, err = net.Listen("tcp", s.opts.Admin.Listen); err != nil {
+		s.admin, err = net.Listen("tcp", s.opts.Admin.Listen)
+		if err != nil && s.opts.Development { // nobody asked for that port
+			host, _, _ := net.SplitHostPort(s.opts.Admin.Listen)
+			s.admin, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+		}
+		if err != nil {
 			return fmt.Errorf("admin.listen: %w", err)
 		}
 	}
@@ -247,8 +252,12 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	s.drain(&loops, client, admin)
-	return errors.Join(err, s.close())
+	s.drain(&loops, client)
+	_ = admin.Close() // open to the end: readiness and metrics show the drain
+	if err = errors.Join(err, s.close()); err == nil {
+		s.log.Info("stopped")
+	}
+	return err
 }
 
 // serveClients accepts in a loop where the backend can, else through net/http.
@@ -299,17 +308,17 @@ func (s *Server) httpServer(h http.Handler) *http.Server {
 const drainSlack = closeWait + time.Second
 
 // drain ends the connections and waits for the loops.
-func (s *Server) drain(loops *sync.WaitGroup, servers ...*http.Server) {
+func (s *Server) drain(loops *sync.WaitGroup, client *http.Server) {
 	s.draining.Store(true)
+	connections, _ := s.slots.Counts()
+	s.log.Info("stopping", slog.Int("connections", connections), slog.Duration("drain_window", s.opts.Server.DrainWindow))
 	for _, l := range s.loops {
 		l.post(l.drain)
 	}
 	deadline, cancel := context.WithTimeout(context.Background(), s.opts.Server.DrainWindow+drainSlack)
 	defer cancel()
-	for _, srv := range servers {
-		if err := srv.Shutdown(deadline); err != nil {
-			_ = srv.Close()
-		}
+	if err := client.Shutdown(deadline); err != nil {
+		_ = client.Close()
 	}
 	done := make(chan struct{})
 	go func() {

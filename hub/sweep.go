@@ -23,17 +23,17 @@ const (
 // one its rooms do. Owned by the loop.
 type sweepQueue struct {
 	byDB map[*database]*dirtyRooms
-	// turns are the databases that have dirty rooms, next first.
-	turns []*dirtyRooms
+	// turns are the databases that have dirty rooms.
+	turns fifo[*dirtyRooms]
 }
 
-// dirtyRooms are the dirty rooms of one database, next first.
+// dirtyRooms are the dirty rooms of one database.
 type dirtyRooms struct {
-	shards []*shard
+	shards fifo[*shard]
 	queued bool
 }
 
-func (q *sweepQueue) busy() bool { return len(q.turns) > 0 }
+func (q *sweepQueue) busy() bool { return q.turns.len() > 0 }
 
 // add queues a dirty shard; one that is being swept is swept again.
 func (q *sweepQueue) add(sh *shard) {
@@ -41,51 +41,68 @@ func (q *sweepQueue) add(sh *shard) {
 		sh.again = true
 		return
 	}
-	sh.queued, sh.pos = true, 0
+	sh.pos = 0
+	q.push(sh)
+}
+
+// push queues a shard to be swept from where its sweep stands.
+func (q *sweepQueue) push(sh *shard) {
+	sh.queued = true
 	rooms := q.byDB[sh.room.db]
 	if rooms == nil {
 		rooms = &dirtyRooms{}
 		q.byDB[sh.room.db] = rooms
 	}
-	rooms.shards = append(rooms.shards, sh)
+	rooms.shards.push(sh)
 	if !rooms.queued {
 		rooms.queued = true
-		q.turns = append(q.turns, rooms)
+		q.turns.push(rooms)
 	}
 }
 
 // next takes the shard whose turn it is.
 func (q *sweepQueue) next() *shard {
-	rooms := q.turns[0]
-	sh := rooms.shards[0]
-	rooms.shards = shift(rooms.shards)
-	q.turns = shift(q.turns)
-	if rooms.queued = len(rooms.shards) > 0; rooms.queued {
-		q.turns = append(q.turns, rooms)
+	rooms := q.turns.pop()
+	sh := rooms.shards.pop()
+	if rooms.queued = rooms.shards.len() > 0; rooms.queued {
+		q.turns.push(rooms)
 	}
 	sh.queued = false
 	return sh
 }
 
-// shift removes the first element, keeping the array.
-func shift[T any](s []T) []T {
-	n := copy(s, s[1:])
-	clear(s[n:])
-	return s[:n]
+// fifo is a queue whose operations take constant time, on average.
+type fifo[T any] struct {
+	items []T
+	head  int // items before it have been taken
+}
+
+func (f *fifo[T]) len() int { return len(f.items) - f.head }
+
+func (f *fifo[T]) push(item T) { f.items = append(f.items, item) }
+
+func (f *fifo[T]) pop() T {
+	var none T
+	item := f.items[f.head]
+	f.items[f.head] = none
+	f.head++
+	if f.head >= 32 && f.head*2 >= len(f.items) || f.head == len(f.items) {
+		n := copy(f.items, f.items[f.head:])
+		clear(f.items[n:])
+		f.items, f.head = f.items[:n], 0
+	}
+	return item
 }
 
 // sweep visits up to sweepQuantum connections.
 func (l *loop) sweep() {
 	for visits := 0; visits < sweepQuantum && l.queue.busy(); {
 		sh := l.queue.next()
-		pos := sh.pos
 		done, n := l.sweepShard(sh, sweepQuantum-visits)
 		visits += n + 1 // a room costs something even when nobody lacks anything
 		switch {
 		case !done:
-			pos = sh.pos
-			l.queue.add(sh)
-			sh.pos = pos
+			l.queue.push(sh)
 		case sh.again:
 			sh.again = false
 			l.queue.add(sh)

@@ -29,12 +29,16 @@ func (l *loop) schedule(c *conn) {
 	l.wheel.set(&c.timer, next)
 }
 
+// farAway bounds how far ahead a timer is set, whatever a token says; it is set
+// again then.
+const farAway = 24 * time.Hour
+
 // until turns a wall clock time, in unix seconds, into the loop's time.
 func (l *loop) until(unix int64) time.Duration {
 	if unix == 0 {
 		return 0
 	}
-	return max(1, l.now+time.Until(time.Unix(unix, 0)))
+	return max(1, l.now+min(time.Until(time.Unix(unix, 0)), farAway))
 }
 
 // fire handles whatever of c is due.

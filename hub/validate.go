@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,6 +149,12 @@ func (s *ServerOptions) validate(p *problems) {
 	}
 	if s.TLSKey != "" && s.TLSCert == "" {
 		p.add("server.tls_cert", "must be set when server.tls_key is")
+	}
+	if s.Backend == "epoll" && s.TLSCert != "" {
+		p.add("server.backend", `must be "auto" or "portable" with TLS, got "epoll"`)
+	}
+	if s.Backend == "epoll" && runtime.GOOS != "linux" {
+		p.add("server.backend", `must be "auto" or "portable" on this system, got "epoll"`)
 	}
 	p.between("server.loops", 0, maxLoops, int64(s.Loops))
 	p.oneOf("server.backend", s.Backend, "auto", "epoll", "portable")

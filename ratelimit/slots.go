@@ -120,6 +120,15 @@ type Slot struct {
 	released atomic.Bool
 }
 
+// Addr returns the address that the share counts for, as [AddrKey] of it; a nil
+// slot has none.
+func (s *Slot) Addr() netip.Addr {
+	if s == nil {
+		return netip.Addr{}
+	}
+	return s.ip
+}
+
 // Release gives the share back. Only the first call counts; any goroutine may
 // make it, and a nil slot is nothing to release.
 func (s *Slot) Release() {

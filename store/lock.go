@@ -9,7 +9,7 @@ import (
 )
 
 // ErrLocked: another process uses the data directory.
-var ErrLocked = errors.New("store: data directory is in use by another process")
+var ErrLocked = errors.New("in use by another process")
 
 // LockDir takes the data directory for this process by a lock on its file
 // hub.lock, which stays there. The lock ends with Close or with the process,
@@ -18,10 +18,10 @@ var ErrLocked = errors.New("store: data directory is in use by another process")
 func LockDir(dir string) (io.Closer, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "hub.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock data directory: %w", err)
+		return nil, fmt.Errorf("lock: %w", err)
 	}
 	if err := lockFile(f); err != nil {
-		return nil, fmt.Errorf("lock data directory %s: %w", dir, errors.Join(err, f.Close()))
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
