@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -162,6 +163,7 @@ type wsClient struct {
 	lastID uint32 // of the last command
 
 	replies []*protocol.Reply // of a frame, not returned yet
+	wait    time.Duration     // for a frame; 0: patience
 }
 
 const upgradeLines = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -247,7 +249,7 @@ func (c *wsClient) write(b []byte) error {
 
 // readFrame returns the next frame of the server, which must not be masked.
 func (c *wsClient) readFrame() (ws.Frame, error) {
-	_ = c.conn.SetReadDeadline(time.Now().Add(patience))
+	_ = c.conn.SetReadDeadline(time.Now().Add(cmp.Or(c.wait, patience)))
 	f, err := ws.ReadFrame(c.in)
 	if err == nil && (f.Header.Masked || !f.Header.Fin || f.Header.Rsv != 0) {
 		err = fmt.Errorf("frame header %+v", f.Header)
