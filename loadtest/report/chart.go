@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -116,6 +117,12 @@ func roundsChart(s *Scenario) (chart, bool) {
 		c.Lines = []chartLine{{Path: path([]chartDot{{plotLeft, at}, {plotRight, at}}), Color: targetColor, Floor: true}}
 	}
 	c.Legend, c.Desc = s.roundsLegend(len(c.Lines) > 0, target)
+	if slices.ContainsFunc(c.Bars, func(b chartBar) bool { return b.Limited }) {
+		c.Note += "Pale bars: the generator was the limit, the server may be faster. "
+	}
+	if slices.ContainsFunc(c.Bars, func(b chartBar) bool { return b.Faulty }) {
+		c.Note += "Red bars: events were lost, repeated, out of order or misrouted."
+	}
 	return c, true
 }
 
@@ -209,7 +216,7 @@ func latencyChart(s *Scenario) (chart, bool) {
 		return chart{}, false
 	}
 	lo, hi = roundLog(max(lo, 0.001), max(hi, 0.001))
-	c := chart{Title: "latency distribution", YName: "ms, logarithmic", XName: "share of deliveries that took no longer"}
+	c := chart{Title: "Latency distribution", YName: "ms, logarithmic", XName: "share of deliveries that took no longer"}
 	y := logScale(lo, hi, plotBottom, plotTop)
 	c.YTicks = y.place(y.ticks(8), axisLabel)
 	nines := max(2, min(7, math.Ceil(math.Log10(float64(count)))))
@@ -219,9 +226,9 @@ func latencyChart(s *Scenario) (chart, bool) {
 		color := len(groups) - len(shown) + i
 		c.Lines = append(c.Lines, chartLine{Path: path(g.delivery.curve(x, y)), Color: color % maxLines})
 		c.Legend = append(c.Legend, legendItem{Color: color % maxLines, Label: g.label})
-		if g.floor.count > 0 {
+		if g.floor.count > 0 && firstOfShape(shown, i) {
 			c.Lines = append(c.Lines, chartLine{Path: path(g.floor.curve(x, y)), Color: color % maxLines, Floor: true})
-			c.Legend = append(c.Legend, legendItem{Color: color % maxLines, Floor: true, Label: "its floor"})
+			c.Legend = append(c.Legend, legendItem{Color: color % maxLines, Floor: true, Label: "floor of " + counted(g.shape.Conns, "connection")})
 		}
 		c.Desc += fmt.Sprintf(" %s: half within %s, 99 %% within %s, all within %s.", g.label,
 			formatValue(g.delivery.quantile(0.5), "ms"), formatValue(g.delivery.quantile(0.99), "ms"), formatValue(g.delivery.max, "ms"))
@@ -233,13 +240,18 @@ func latencyChart(s *Scenario) (chart, bool) {
 	return c, true
 }
 
+// firstOfShape reports whether the group is the first with its shape, and so the
+// one to draw the floor of.
+func firstOfShape(groups []*roundGroup, i int) bool {
+	return slices.IndexFunc(groups, func(g *roundGroup) bool { return g.shape == groups[i].shape }) == i
+}
+
 // nineTicks labels an axis on which each unit is one more nine.
 func nineTicks(x scale, nines float64) []tick {
-	labels := []string{"0", "90 %", "99 %", "99.9 %", "99.99 %"}
 	ticks := []tick{{At: x.at(-math.Log10(0.5)), Label: "50 %"}}
-	for i, label := range labels {
-		if float64(i) < nines {
-			ticks = append(ticks, tick{At: x.at(float64(i)), Label: label})
+	for i, label := range []string{"90 %", "99 %", "99.9 %", "99.99 %"} {
+		if float64(i+1) < nines {
+			ticks = append(ticks, tick{At: x.at(float64(i + 1)), Label: label})
 		}
 	}
 	return append(ticks, tick{At: x.at(nines), Label: "all"})

@@ -24,7 +24,7 @@ func (r *Report) Finish() {
 		s := &r.Scenarios[i]
 		r.dropNonFinite(s)
 		for j := range s.Floors {
-			s.Floors[j].RatioP95 = s.floorRatio(s.Floors[j])
+			s.Floors[j].RatioP95 = s.FloorRatio(s.Floors[j].Shape)
 		}
 		if s.References == nil && len(s.Rounds) > 0 {
 			s.References = references(s.Name)
@@ -105,7 +105,13 @@ func (s *Scenario) floorOf(shape Shape) (Floor, bool) {
 	return s.Floors[i], true
 }
 
-func (s *Scenario) floorRatio(f Floor) float64 {
+// FloorRatio is the median p95 of the rounds of a shape divided by the mean p95
+// of the floor's runs for it; 0 without either.
+func (s *Scenario) FloorRatio(shape Shape) float64 {
+	f, ok := s.floorOf(shape)
+	if !ok {
+		return 0
+	}
 	var p95 []float64
 	for _, round := range s.Rounds {
 		if round.Shape == f.Shape && round.Latency.Count > 0 {

@@ -87,6 +87,9 @@ func unitName(unit string) string {
 	}
 }
 
+// exact shows all digits of a number that people chose, such as a target.
+func exact(v float64) string { return group(strconv.FormatFloat(v, 'f', -1, 64)) }
+
 // formatDuration is exact to the second from a minute on.
 func formatDuration(d time.Duration) string {
 	if d < time.Minute {
@@ -104,7 +107,7 @@ func (f Figure) target() string {
 	if f.Better == Higher {
 		sign = "≥ "
 	}
-	return sign + formatValue(*f.Target, f.Unit)
+	return strings.TrimSpace(sign + exact(*f.Target) + " " + unitName(f.Unit))
 }
 
 // standing is "reached", "missed", or empty without a target.
@@ -117,13 +120,6 @@ func (f Figure) standing() string {
 	default:
 		return "missed"
 	}
-}
-
-func (r Reference) value() string {
-	if r.High > r.Low {
-		return formatNumber(r.Low) + "–" + formatValue(r.High, r.Unit)
-	}
-	return formatValue(r.Low, r.Unit)
 }
 
 // printable replaces what could move a terminal's cursor, colour it or turn its

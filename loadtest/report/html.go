@@ -32,7 +32,9 @@ type page struct {
 	Title     string
 	Verdict   Verdict
 	Word      string // the verdict for people
-	Summary   string
+	Why       string // it is not a pass
+	Counts    string // of checks and targets
+	Arrived   string // the promise kept, as a sentence; empty where it was not
 	Tiles     []tile
 	Groups    []checkGroup
 	Scenarios []scenarioPart
@@ -59,9 +61,8 @@ type scenarioPart struct {
 	Charts     []chart
 	FigureRows []figureRow
 	FloorRows  []floorRow
-	RefRows    []referenceRow
+	RefKinds   []referenceKind
 	Open       bool // show the rounds at once
-	CPU        bool // some round has the server's CPU
 }
 
 type figureRow struct {
@@ -74,12 +75,7 @@ type floorRow struct {
 	When string
 	Shape
 	FloorRun
-	Ratio float64
-}
-
-type referenceRow struct {
-	Reference
-	Shown string
+	Ratio float64 // in the last row of a shape
 }
 
 // WriteHTML writes the report as one self-contained page: no script, no outside
@@ -98,8 +94,12 @@ func (r *Report) WriteHTML(w io.Writer) error {
 
 func (r *Report) page() page {
 	p := page{
-		Report: r, Style: template.CSS(pageStyle), Verdict: r.verdict(), Word: strings.ToUpper(string(r.verdict())),
-		Summary: r.verdictLine(), Tiles: r.tiles(), Machine: r.Environment.lines(),
+		Report: r, Style: template.CSS(pageStyle), Verdict: r.verdict(), Word: r.verdict().word(),
+		Tiles: r.tiles(), Machine: r.Environment.lines(),
+	}
+	p.Why, p.Counts = r.outcome()
+	if n := r.deliveries(); n > 0 && r.Faults().Total() == 0 {
+		p.Arrived = "All " + formatCount(n) + " events arrived once, in order and in their own room."
 	}
 	p.Title = fmt.Sprintf("%s load test: %s", r.Tool.Name, p.Word)
 	for _, g := range []checkGroup{{Result: Failed, Title: "Failed"}, {Result: NotChecked, Title: "Not checked"}, {Result: Passed, Title: "Passed"}} {
@@ -118,18 +118,23 @@ func (r *Report) page() page {
 	return p
 }
 
+// deliveries sums those of all rounds.
+func (r *Report) deliveries() int64 {
+	sum := int64(0)
+	for _, s := range r.Scenarios {
+		for _, round := range s.Rounds {
+			sum += round.Deliveries
+		}
+	}
+	return sum
+}
+
 // tiles are the numbers to see first: deliveries, faults, then the best-known
 // figures that were measured.
 func (r *Report) tiles() []tile {
-	deliveries := int64(0)
-	for _, s := range r.Scenarios {
-		for _, round := range s.Rounds {
-			deliveries += round.Deliveries
-		}
-	}
 	faults := r.Faults()
 	tiles := []tile{
-		{Label: "events delivered", Value: formatCount(deliveries)},
+		{Label: "events delivered", Value: formatCount(r.deliveries())},
 		{Label: "lost, duplicate, out of order, misrouted", Value: formatCount(faults.Total()), Missed: faults.Total() > 0, Note: faults.describe()},
 	}
 	for _, m := range []Metric{FloorRatio, DeliveryP95, ServerCPU, MemoryPerConn, FanoutLast, ReadyTime, SustainedRate, Publications} {
@@ -174,7 +179,7 @@ func (f Faults) describe() string {
 }
 
 func partOf(s *Scenario, id string) scenarioPart {
-	part := scenarioPart{Scenario: s, ID: id, Open: len(s.Rounds) <= 12}
+	part := scenarioPart{Scenario: s, ID: id, Open: len(s.Rounds) <= maxRounds, RefKinds: byKind(s.References)}
 	if c, ok := latencyChart(s); ok {
 		part.Charts = append(part.Charts, c)
 	}
@@ -198,15 +203,12 @@ func partOf(s *Scenario, id string) scenarioPart {
 			of   *FloorRun
 		}{{"before", f.Before}, {"after", f.After}} {
 			if run.of != nil {
-				part.FloorRows = append(part.FloorRows, floorRow{When: run.when, Shape: f.Shape, FloorRun: *run.of, Ratio: f.RatioP95})
+				part.FloorRows = append(part.FloorRows, floorRow{When: run.when, Shape: f.Shape, FloorRun: *run.of})
 			}
 		}
-	}
-	for _, ref := range s.References {
-		part.RefRows = append(part.RefRows, referenceRow{Reference: ref, Shown: ref.value()})
-	}
-	for _, r := range s.Rounds {
-		part.CPU = part.CPU || r.ServerCPU > 0
+		if n := len(part.FloorRows); n > 0 {
+			part.FloorRows[n-1].Ratio = f.RatioP95
+		}
 	}
 	return part
 }

@@ -1,5 +1,7 @@
 package report
 
+import "slices"
+
 // Reference is a figure of another system, there for orientation. It was taken
 // on the named hardware, so no ratio to this run's figures is ever computed.
 type Reference struct {
@@ -10,6 +12,38 @@ type Reference struct {
 	Unit     string  `json:"unit"`
 	Hardware string  `json:"hardware"`
 	Source   string  `json:"source"` // published, or measured for comparison
+}
+
+// value is the figure or its range, with the unit.
+func (r Reference) value() string {
+	if r.High > r.Low {
+		return formatNumber(r.Low) + "–" + formatValue(r.High, r.Unit)
+	}
+	return formatValue(r.Low, r.Unit)
+}
+
+// referenceKind is the references that may be read side by side.
+type referenceKind struct {
+	What, Hardware, Source string
+	Systems                []referenceValue
+}
+
+type referenceValue struct{ System, Value string }
+
+// byKind groups references in order of their first appearance.
+func byKind(refs []Reference) []referenceKind {
+	var kinds []referenceKind
+	for _, r := range refs {
+		i := slices.IndexFunc(kinds, func(k referenceKind) bool {
+			return k.What == r.What && k.Hardware == r.Hardware && k.Source == r.Source
+		})
+		if i < 0 {
+			i = len(kinds)
+			kinds = append(kinds, referenceKind{What: r.What, Hardware: r.Hardware, Source: r.Source})
+		}
+		kinds[i].Systems = append(kinds[i].Systems, referenceValue{r.System, r.value()})
+	}
+	return kinds
 }
 
 // references are the known figures for a scenario.
@@ -32,7 +66,7 @@ func references(scenario string) []Reference {
 	case "fanout":
 		return []Reference{
 			{"Nakama 3.40 with PostgreSQL", message, 117, 117, "ms", vm, measured},
-			{"another system", message, 1189, 1189, "ms", "Intel Core i7-8700K", "published"},
+			{"another system", message, 1189, 1189, "ms", "an Intel Core i7-8700K", "published"},
 		}
 	default:
 		return nil

@@ -173,9 +173,7 @@ type Floor struct {
 	Shape
 	Before *FloorRun `json:"before,omitempty"`
 	After  *FloorRun `json:"after,omitempty"`
-	// RatioP95 is the median p95 of the scenario's rounds of this shape divided
-	// by the mean p95 of the floor's runs. Finish computes it; 0 when there is
-	// nothing to divide.
+	// RatioP95 is Scenario.FloorRatio, filled by Finish.
 	RatioP95 float64 `json:"ratio_p95,omitempty"`
 }
 

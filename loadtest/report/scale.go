@@ -125,13 +125,13 @@ func (s scale) place(values []float64, label func(float64) string) []tick {
 	return ticks
 }
 
-// axisLabel is shorter than formatNumber: 0.5, 10, 2k, 1.5M.
+// axisLabel is shorter than formatNumber: 0.5, 10, 20,000, 200k, 1.5M.
 func axisLabel(v float64) string {
 	size := math.Abs(v)
 	for _, unit := range []struct {
 		size float64
 		name string
-	}{{1e9, "G"}, {1e6, "M"}, {1e4, "k"}} {
+	}{{1e9, "G"}, {1e6, "M"}, {1e5, "k"}} {
 		if size >= unit.size {
 			if unit.name == "k" {
 				unit.size = 1e3

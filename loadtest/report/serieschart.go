@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // maxPoints is how many columns a series is drawn in: more would not be seen.
@@ -43,7 +45,7 @@ func seriesChart(name string, all []Series) chart {
 			low, high = min(low, p.V), max(high, p.V)
 		}
 	}
-	c := chart{Title: name}
+	c := chart{Title: capitalized(name)}
 	unit, size := unitName(all[0].Unit), 1.0
 	if all[0].Unit == "bytes" {
 		size, unit = byteUnit(high)
@@ -95,6 +97,12 @@ func horizontal(s Series, span float64) (name string, size float64) {
 	default:
 		return "seconds", 1
 	}
+}
+
+// capitalized begins with a capital, as a title does.
+func capitalized(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + s[size:]
 }
 
 func describeSeries(s Series) string {

@@ -33,8 +33,9 @@ func (r *Report) WriteTable(w io.Writer, width int) error {
 	return nil
 }
 
-// verdictLine is the outcome in one sentence: what failed comes first.
-func (r *Report) verdictLine() string {
+// outcome is the verdict in words: why it is not a pass, and how many checks and
+// targets stand behind it.
+func (r *Report) outcome() (why, counts string) {
 	var failed, missed []string
 	passed, unchecked, reached := 0, 0, 0
 	for _, c := range r.Checks {
@@ -56,30 +57,39 @@ func (r *Report) verdictLine() string {
 			}
 		}
 	}
-	var b strings.Builder
-	switch r.verdict() {
-	case Fail:
-		fmt.Fprintf(&b, "FAIL: %s (%d of %d checks passed", strings.Join(failed, "; "), passed, passed+len(failed))
-	case Incomplete:
-		reason := "nothing was checked"
-		if r.Partial {
-			reason = "the run ended early"
-		}
-		fmt.Fprintf(&b, "INCOMPLETE: %s (%d checks passed", reason, passed)
-	default:
-		fmt.Fprintf(&b, "PASS (%d checks passed", passed)
+	why = strings.Join(failed, "; ")
+	if why == "" && r.Partial {
+		why = "the run ended early"
+	} else if why == "" && passed == 0 {
+		why = "nothing was checked"
+	}
+	counts = counted(passed, "check") + " passed"
+	if len(failed) > 0 {
+		counts = fmt.Sprintf("%d of %s passed", passed, counted(passed+len(failed), "check"))
 	}
 	if unchecked > 0 {
-		fmt.Fprintf(&b, ", %d not checked", unchecked)
+		counts += fmt.Sprintf(", %d not checked", unchecked)
 	}
 	if n := reached + len(missed); n > 0 {
-		fmt.Fprintf(&b, "; %d of %d targets reached", reached, n)
+		counts += fmt.Sprintf("; %d of %s reached", reached, counted(n, "target"))
 	}
 	if len(missed) > 0 {
-		b.WriteString(", missed: " + strings.Join(missed, ", "))
+		counts += ", missed: " + strings.Join(missed, ", ")
 	}
-	return printable(b.String() + ")")
+	return why, counts
 }
+
+// verdictLine is the outcome in one line: the word, what failed, the counts.
+func (r *Report) verdictLine() string {
+	why, counts := r.outcome()
+	line := r.verdict().word()
+	if why != "" {
+		line += ": " + why
+	}
+	return line + " (" + counts + ")"
+}
+
+func (v Verdict) word() string { return strings.ToUpper(string(v)) }
 
 // label is the check's name with its scenario.
 func (c Check) label() string {
@@ -130,7 +140,7 @@ func (e Environment) lines() []string {
 		}
 	}
 	if e.LoadBefore != nil && e.LoadAfter != nil {
-		system += fmt.Sprintf(", load %s before and %s after", formatNumber(*e.LoadBefore), formatNumber(*e.LoadAfter))
+		system += fmt.Sprintf(", load %s before and %s after", exact(*e.LoadBefore), exact(*e.LoadAfter))
 	}
 	return []string{machine, system, e.where()}
 }
@@ -154,64 +164,25 @@ func (t *textTable) scenario(s *Scenario) {
 		for _, f := range s.Figures {
 			rows = append(rows, []string{f.Title, formatValue(f.Value, f.Unit), f.target(), f.standing()})
 		}
+		t.WriteByte('\n')
 		t.grid([]column{{name: "figure", left: true}, {name: "value"}, {name: "target", left: true}, {name: "", left: true}}, rows)
 	}
 	if len(s.References) > 0 {
-		t.paragraph("  ", "other systems, on the hardware named; not to be divided by the figures above:")
-		for _, ref := range s.References {
-			t.paragraph("    ", fmt.Sprintf("%s: %s (%s; %s; %s)", ref.System, ref.value(), ref.What, ref.Hardware, ref.Source))
-		}
+		t.WriteByte('\n')
+		t.references(s.References)
 	}
 }
 
-// rounds prints the rounds and, between them and on the same columns, the floors.
-func (t *textTable) rounds(s *Scenario) {
-	columns := []column{
-		{name: "round", left: true}, {name: "conns"}, {name: "rooms", drop: 3}, {name: "events", drop: 4}, {name: "deliveries", drop: 2},
-		{name: "p50 ms"}, {name: "p95 ms"}, {name: "p99 ms", drop: 5}, {name: "max ms"}, {name: "wall ms", drop: 6}, {name: "CPU µs", drop: 1}, {name: "faults"},
-	}
-	var rows [][]string
-	floors := func(shape Shape, run *FloorRun, name string) {
-		if run != nil {
-			rows = append(rows, append(roundCells(name, shape, run.Latency, run.WallMS), "", ""))
+// references tells figures of other systems, those of the same kind together.
+func (t *textTable) references(refs []Reference) {
+	t.paragraph("  ", "other systems, on the hardware named; not to be divided by the figures above:")
+	for _, kind := range byKind(refs) {
+		var systems []string
+		for _, s := range kind.Systems {
+			systems = append(systems, s.System+" "+s.Value)
 		}
+		t.paragraph("  - ", fmt.Sprintf("%s, on %s, %s: %s", kind.What, kind.Hardware, kind.Source, strings.Join(systems, ", ")))
 	}
-	for _, f := range s.Floors {
-		floors(f.Shape, f.Before, "floor before")
-	}
-	for _, r := range s.Rounds {
-		name := fmt.Sprint(r.N)
-		if r.Part != "" {
-			name += " " + r.Part
-		}
-		if r.GeneratorLimited {
-			name += " (generator limited)"
-		}
-		cpu := ""
-		if r.ServerCPU > 0 {
-			cpu = formatNumber(r.ServerCPU)
-		}
-		row := roundCells(name, r.Shape, r.Latency, r.WallMS)
-		row[4] = formatCount(r.Deliveries)
-		rows = append(rows, append(row, cpu, formatCount(r.Faults.Total())))
-	}
-	for _, f := range s.Floors {
-		floors(f.Shape, f.After, "floor after")
-	}
-	if len(rows) > 0 {
-		t.grid(columns, rows)
-	}
-}
-
-// roundCells are the cells that rounds and floors have in common.
-func roundCells(name string, shape Shape, l Latency, wall float64) []string {
-	cells := []string{name, formatCount(shape.Conns), formatCount(shape.Rooms), formatCount(shape.Events), formatCount(l.Count), "–", "–", "–", "–", formatNumber(wall)}
-	if l.Count > 0 {
-		for i, v := range []float64{l.P50MS, l.P95MS, l.P99MS, l.MaxMS} {
-			cells[5+i] = formatNumber(v)
-		}
-	}
-	return cells
 }
 
 func (t *textTable) checks(checks []Check) {
