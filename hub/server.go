@@ -174,8 +174,7 @@ func (s *Server) newLoops() error {
 
 func (s *Server) listen() (err error) {
 	if s.listener == nil {
-		var tcp net.ListenConfig
-		tcp.SetMultipathTCP(false) // its sockets do not inherit options, which costs three calls a connection
+		tcp := poll.ListenConfig()
 		if s.listener, err = tcp.Listen(s.context, "tcp", s.opts.Server.Listen); err != nil {
 			return fmt.Errorf("server.listen: %w", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +22,19 @@ type epollAcceptor struct {
 	// tuneEach is set when what is accepted does not inherit our options. Fixed
 	// after new.
 	tuneEach bool
+}
+
+// ListenConfig returns what makes listeners whose sockets have our options from
+// their first byte on. Options set after listen(2) would miss those that connect
+// before; multipath TCP, which package net prefers, does not hand them on.
+func ListenConfig() net.ListenConfig {
+	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var tuneErr error
+		err := raw.Control(func(fd uintptr) { tuneErr = tune(int(fd)) })
+		return errors.Join(err, tuneErr)
+	}}
+	c.SetMultipathTCP(false)
+	return c
 }
 
 // Listen takes over a *net.TCPListener; anything else is errors.ErrUnsupported.

@@ -81,6 +81,32 @@ func TestSocketOptions(t *testing.T) {
 	}
 	_, s, client := attached(t)
 	t.Run("accepted", func(t *testing.T) { check(t, int(s.fd)) })
+	t.Run("connected before Listen", func(t *testing.T) {
+		config := ListenConfig()
+		l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		early, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer early.Close()
+		a, err := Epoll().Listen(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		if a.(*epollAcceptor).tuneEach {
+			t.Error("each accepted socket is tuned, which costs three calls")
+		}
+		h, err := a.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		check(t, h.(*descriptor).fd)
+	})
 	h, err := Epoll().Take(client, nil)
 	if err != nil {
 		t.Fatal(err)
