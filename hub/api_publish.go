@@ -53,6 +53,8 @@ func (db *database) apiPublish(room string, req *apiPublication) func() (any, *p
 	switch data, e = checkData(ns, data); {
 	case e != nil:
 		return refused(e)
+	case tagBytes(req.Tags) > ns.MaxMessage-len(data):
+		return refused(errLimitExceeded)
 	case len(req.IdempotencyKey) > maxOperationID:
 		return refused(badRequest("idempotency_key is longer than 255 bytes"))
 	case req.IdempotencyKey != "" && !ns.Durable:
@@ -75,6 +77,14 @@ func (db *database) apiPublish(room string, req *apiPublication) func() (any, *p
 		}
 		return apiPublished{Offset: o.res.Offset, Epoch: o.res.Epoch}, nil
 	}
+}
+
+// tagBytes is the size of tags, which count with the data.
+func tagBytes(tags map[string]string) (n int) {
+	for name, value := range tags {
+		n += len(name) + len(value)
+	}
+	return n
 }
 
 func apiBroadcast(db *database, body []byte) func() (any, *protocol.Error) {

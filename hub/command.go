@@ -146,6 +146,22 @@ func (l *loop) later(c *conn, f func()) {
 	})
 }
 
+// async runs work on other goroutines for a command of c, alone in flight, and
+// on the loop what work returns. A panic of work ends the connection.
+func (l *loop) async(c *conn, pool *workers, work func() func()) {
+	c.begin(true)
+	pool.do(func() {
+		then := func() { l.disconnect(c, closeInternal) }
+		defer func() {
+			l.later(c, func() {
+				then()
+				l.finish(c)
+			})
+		}()
+		then = work()
+	})
+}
+
 // command begins one command.
 func (l *loop) command(c *conn, cmd *protocol.Command) {
 	switch {

@@ -120,9 +120,13 @@ const (
 	// subscriptions with tokens.
 	maxCommand = 64 << 10
 	maxFrame   = 256 << 10
-	// maxReply bounds the publications of a reply: Swift and Python cap a message
-	// at 1 MiB.
+	// maxReply bounds the publications of a history reply: Swift and Python cap a
+	// message at 1 MiB.
 	maxReply = 192 << 10
+	// maxRecovered bounds those of a subscribe or connect reply. They are copied for
+	// one client, the rest comes from bytes that all share: so little fits the
+	// socket at once, and a stampede of recoveries needs no memory.
+	maxRecovered = 16 << 10
 	// maxPresence bounds a presence reply.
 	maxPresence = 256 << 10
 	// unsentPause is the unsent bytes at which a connection is not read any more.
@@ -219,7 +223,8 @@ func (l *loop) keep(c *conn, data []byte, used int) {
 // watchFrame gives the rest of an unfinished frame or message a deadline, so
 // that nobody holds memory by sending it a byte at a time.
 func (l *loop) watchFrame(c *conn, progress bool) {
-	if progress || c.idle {
+	// Control frames between the fragments of a message are no progress of it.
+	if progress && !c.dec.Fragmented() || c.idle {
 		c.frameUntil = 0
 	}
 	if c.open() && c.state != stateHandshake && c.frameUntil == 0 && !c.idle && (len(c.in) > 0 || c.dec.Fragmented()) {
@@ -367,6 +372,11 @@ func (l *loop) flushLater(c *conn) {
 		c.unflushed = true
 		l.unflushed = append(l.unflushed, c)
 	}
+	c.pauseIfFull()
+}
+
+// pauseIfFull stops reading while too much is unsent; afterWrite resumes it.
+func (c *conn) pauseIfFull() {
 	if len(c.out) > unsentPause {
 		c.setIdle(true)
 	}

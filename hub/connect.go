@@ -40,14 +40,10 @@ func verify[T any](l *loop, c *conn, token string, check func(string, time.Time)
 		then(claims, err)
 		return
 	}
-	c.begin(true)
-	l.server.verifying.do(func() {
+	l.async(c, &l.server.verifying, func() func() {
 		claims, err := check(token, time.Now())
 		runtime.Gosched() // a loop that waits for this processor goes first
-		l.later(c, func() {
-			then(claims, err)
-			l.finish(c)
-		})
+		return func() { then(claims, err) }
 	})
 }
 
@@ -112,7 +108,7 @@ func (l *loop) serverSubscriptions(c *conn, id uint32, rooms []string, from map[
 	}
 	c.held = true
 	c.begin(true)
-	all := &connecting{id: id, left: len(rooms), budget: maxReply}
+	all := &connecting{id: id, left: len(rooms), budget: maxRecovered}
 	for _, room := range rooms {
 		sb := &subscribing{server: true, budget: &all.budget}
 		if req := from[room]; req != nil {
@@ -163,7 +159,9 @@ func (l *loop) connected(c *conn, all *connecting) {
 		if setup := c.setup; setup != nil {
 			c.setup = nil
 			for _, f := range setup.deferred {
-				f()
+				if c.state == stateConnected { // one may have ended it
+					f()
+				}
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"strings"
@@ -72,12 +73,10 @@ func orOff[T ~int | ~int64](limit, off T) T {
 func (db *database) retention(name string) store.Retention {
 	ns, e := db.namespace(name)
 	if e != nil { // no longer declared: keep what is there
-		ns = &keepAll
+		return store.Retention{Size: math.MaxInt64}
 	}
 	return store.Retention{Size: ns.HistorySize, TTL: ns.HistoryTTL}
 }
-
-var keepAll = DefaultNamespace()
 
 // namespace returns the options of a room, or why the name is no room's.
 func (db *database) namespace(name string) (*Namespace, *protocol.Error) {
@@ -139,16 +138,23 @@ func (db *database) room(name string, ns *Namespace) *room {
 	}
 	db.mu.Unlock()
 	if fresh && r.durable() {
-		db.queries.do(func() {
-			p, err := db.store.Position(db.server.context, name)
-			if err != nil {
-				db.readFailed("position", err)
-			}
-			r.loaded(p, err)
-		})
+		db.queries.do(func() { r.load() })
 	}
 	return r
 }
+
+// load has the store tell where the room stands.
+func (r *room) load() {
+	var p store.Position
+	err := errPanicked
+	defer func() { r.loaded(p, err) }()
+	if p, err = r.db.store.Position(r.db.server.context, r.name); err != nil {
+		r.db.readFailed("position", err)
+	}
+}
+
+// errPanicked stands for an outcome that a panic prevented.
+var errPanicked = errors.New("panicked")
 
 // reap ends a room that nobody is subscribed to any more.
 func (db *database) reap(r *room) {
@@ -186,64 +192,81 @@ func (r *room) requestPage(cursor uint64) {
 }
 
 func (r *room) readPage(cursor uint64) {
+	err := errPanicked
+	var page store.Page
+	var pages [wire.Encodings]*segment
+	defer func() { r.pageRead(page, pages, err) }()
 	sizes := &r.db.server.sizes
-	page, err := r.db.store.Page(r.db.server.context, r.name, cursor, sizes.pageEvents, sizes.pageBytes)
+	page, err = r.db.store.Page(r.db.server.context, r.name, cursor, sizes.pageEvents, sizes.pageBytes)
 	if err != nil {
 		r.db.readFailed("page", err)
+		return
 	}
 	r.db.server.metrics.pages.Inc()
-	r.mu.Lock()
-	r.reading = false
-	var victims []*segment
-	if err == nil {
-		if page.Pruned {
-			floor := page.Top.Offset
-			if len(page.Events) > 0 {
-				floor = page.Events[0].Offset - 1
-			}
-			r.floor.Store(max(r.floor.Load(), floor))
-		}
-		// What the log does not know yet is not handed out: the room would deny a
-		// position that a client has. A removal meanwhile makes the page worthless.
-		events := page.Events
-		for head := r.head.Load(); len(events) > 0 && events[len(events)-1].Offset > head; {
-			events = events[:len(events)-1]
-		}
-		if len(events) > 0 && page.Top.Epoch == r.epoch {
-			victims = r.keepPage(events)
+	// What the log does not know yet is not handed out: the room would deny a
+	// position that a client has.
+	for head := r.head.Load(); len(page.Events) > 0 && page.Events[len(page.Events)-1].Offset > head; {
+		page.Events = page.Events[:len(page.Events)-1]
+	}
+	for enc, used := range r.encodings() {
+		if used && len(page.Events) > 0 {
+			pages[enc] = r.frame(wire.Encoding(enc), page.Events)
 		}
 	}
+}
+
+// encodings says which encodings are in use.
+func (r *room) encodings() (used [wire.Encodings]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for enc, f := range r.feeds {
+		used[enc] = f != nil
+	}
+	return used
+}
+
+// frame makes a page of publications.
+func (r *room) frame(enc wire.Encoding, events []store.Publication) *segment {
+	size := 0
+	for i := range events {
+		size += carried(&events[i]) + len(r.name)
+	}
+	seg := newSegment(nil, events[0].Offset, size, len(events))
+	var scratch []byte
+	for i := range events {
+		frame, pub := r.encode(enc, &scratch, wirePublication(&events[i]))
+		seg.add(frame, pub, events[i].Time)
+	}
+	return seg
+}
+
+// pageRead keeps what was read and tells the loops. A removal meanwhile makes it
+// worthless.
+func (r *room) pageRead(page store.Page, pages [wire.Encodings]*segment, err error) {
+	r.mu.Lock()
+	r.reading = false
+	if err == nil && page.Pruned {
+		floor := page.Top.Offset
+		if len(page.Events) > 0 {
+			floor = page.Events[0].Offset - 1
+		}
+		r.floor.Store(max(r.floor.Load(), floor))
+	}
+	var kept []*segment
+	for enc, f := range r.feeds {
+		if seg := pages[enc]; seg != nil && f != nil && page.Top.Epoch == r.epoch {
+			seg.feed = f
+			f.addPage(seg)
+			kept = append(kept, seg)
+		}
+	}
+	victims := r.db.server.memory.add(kept...)
 	r.mu.Unlock()
 	dropAll(victims)
 	for i := range r.shards {
 		sh := &r.shards[i]
 		sh.loop.post(func() { sh.loop.catchUp(sh, err != nil) })
 	}
-}
-
-// keepPage frames what was read, for each encoding in use.
-func (r *room) keepPage(events []store.Publication) (victims []*segment) {
-	var pages []*segment
-	for _, f := range r.feeds {
-		if f == nil {
-			continue
-		}
-		size := 0
-		for i := range events {
-			size += len(events[i].Data) + len(r.name) + 96
-		}
-		seg := newSegment(f, events[0].Offset, size, len(events))
-		for i := range events {
-			frame, pub := r.encode(f.enc, wirePublication(&events[i]))
-			seg.add(frame, pub, events[i].Time)
-		}
-		f.addPage(seg)
-		pages = append(pages, seg)
-	}
-	if len(pages) == 0 {
-		return nil
-	}
-	return r.db.server.memory.add(pages...)
 }
 
 func (db *database) readFailed(what string, err error) {

@@ -48,9 +48,8 @@ type world struct {
 	ledger   *ledger
 	durable  []string
 	live     string
-	counter  int // of publications to the room without history; guarded by mu
 	mu       sync.Mutex
-	last     int // the last of them; guarded by mu
+	last     int // number of the last message to the room without history; guarded by mu
 	clients  []*modelClient
 	finish   chan struct{} // closed when all is checked
 	failed   chan struct{}

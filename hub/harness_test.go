@@ -247,13 +247,22 @@ func (c *wsClient) write(b []byte) error {
 	return err
 }
 
-// readFrame returns the next frame of the server, which must not be masked.
+// maxIncoming bounds the frames of a server: a message of 256 KiB and one publication.
+const maxIncoming = 256<<10 + maxCommand
+
+// readFrame returns the next frame of the server, which must be neither masked
+// nor a fragment nor too large for the SDKs.
 func (c *wsClient) readFrame() (ws.Frame, error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(cmp.Or(c.wait, patience)))
-	f, err := ws.ReadFrame(c.in)
-	if err == nil && (f.Header.Masked || !f.Header.Fin || f.Header.Rsv != 0) {
-		err = fmt.Errorf("frame header %+v", f.Header)
+	h, err := ws.ReadHeader(c.in)
+	if err != nil {
+		return ws.Frame{}, err
 	}
+	if h.Masked || !h.Fin || h.Rsv != 0 || h.Length > maxIncoming {
+		return ws.Frame{}, fmt.Errorf("frame header %+v", h)
+	}
+	f := ws.Frame{Header: h, Payload: make([]byte, h.Length)}
+	_, err = io.ReadFull(c.in, f.Payload)
 	return f, err
 }
 

@@ -24,6 +24,9 @@ func newLogMemory(limit int64) *logMemory {
 // they themselves never are; the caller drops the victims once it holds no
 // room's mu.
 func (m *logMemory) add(segments ...*segment) (victims []*segment) {
+	if len(segments) == 0 {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range segments {

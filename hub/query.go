@@ -21,17 +21,15 @@ func (l *loop) historyCommand(c *conn, id uint32, req *protocol.HistoryRequest) 
 		l.fail(c, id, e)
 		return
 	}
-	c.begin(true)
-	c.db.queries.do(func() {
+	l.async(c, &c.db.queries, func() func() {
 		page, e := c.db.history(req.Channel, q)
-		l.later(c, func() {
+		return func() {
 			if e != nil {
 				l.fail(c, id, e)
-			} else {
-				l.reply(c, &protocol.Reply{Id: id, History: historyResult(page)})
+				return
 			}
-			l.finish(c)
-		})
+			l.reply(c, &protocol.Reply{Id: id, History: historyResult(page)})
+		}
 	})
 }
 
@@ -72,12 +70,28 @@ func (db *database) history(room string, q historyQuery) (store.Page, *protocol.
 	return page, nil
 }
 
+// historyResult is a page as a reply that stays within maxReply, one publication
+// excepted; the client asks on from the last one.
 func historyResult(page store.Page) *protocol.HistoryResult {
 	res := &protocol.HistoryResult{Epoch: page.Top.Epoch, Offset: page.Top.Offset}
-	for i := range page.Events {
-		res.Publications = append(res.Publications, wirePublication(&page.Events[i]))
+	for i, bytes := 0, 0; i < len(page.Events); i++ {
+		p := &page.Events[i]
+		bytes += carried(p)
+		if i > 0 && bytes > maxReply {
+			break
+		}
+		res.Publications = append(res.Publications, wirePublication(p))
 	}
 	return res
+}
+
+// carried is about how many bytes a publication is on the wire.
+func carried(p *store.Publication) int {
+	n := len(p.Data) + len(p.User) + len(p.Client) + len(p.ConnInfo) + len(p.ChanInfo) + 128
+	for name, value := range p.Tags {
+		n += len(name) + len(value) + 8
+	}
+	return n
 }
 
 // presenceCommand tells who is in a room.

@@ -191,32 +191,36 @@ func (r *room) restart(offset uint64) {
 
 // committed appends a publication of the store, in commit order.
 func (r *room) committed(e *store.Event) {
-	r.mu.Lock()
-	p := &e.Publication
-	head := r.head.Load()
-	if p.Offset <= head { // the store told about it before its turn came here
-		r.mu.Unlock()
-		return
-	}
-	if p.Offset > head+1 { // the log has not followed the room so far
-		r.restart(p.Offset - 1)
-	}
-	r.epoch = e.Epoch
-	victims := r.append(p)
-	dirty := r.markDirty()
-	r.mu.Unlock()
-	dropAll(victims)
-	wakeAll(dirty)
+	r.extend(func() []*segment {
+		p := &e.Publication
+		head := r.head.Load()
+		if p.Offset <= head { // the store told about it before its turn came here
+			return nil
+		}
+		if p.Offset > head+1 { // the log has not followed the room so far
+			r.restart(p.Offset - 1)
+		}
+		r.epoch = e.Epoch
+		return r.append(p)
+	})
 }
 
 // publish appends a publication to a room without history.
 func (r *room) publish(p *store.Publication) {
-	r.mu.Lock()
-	victims := r.append(p)
-	dirty := r.markDirty()
-	r.mu.Unlock()
+	r.extend(func() []*segment { return r.append(p) })
+}
+
+// extend has add append to the logs, under mu, and tells the loops.
+func (r *room) extend(add func() (victims []*segment)) {
+	victims, dirty := r.extendLocked(add)
 	dropAll(victims)
 	wakeAll(dirty)
+}
+
+func (r *room) extendLocked(add func() []*segment) ([]*segment, []*shard) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return add(), r.markDirty()
 }
 
 // append encodes p once per encoding in use, as offset head+1.
@@ -224,7 +228,7 @@ func (r *room) append(p *store.Publication) (victims []*segment) {
 	msg := wirePublication(p)
 	for _, f := range r.feeds {
 		if f != nil {
-			frame, pub := r.encode(f.enc, msg)
+			frame, pub := r.encode(f.enc, &r.scratch, msg)
 			victims = append(victims, f.append(frame, pub, p.Time)...)
 		}
 	}
@@ -232,26 +236,26 @@ func (r *room) append(p *store.Publication) (victims []*segment) {
 	return victims
 }
 
-// encode frames a publication; the result is valid until the next call.
-func (r *room) encode(enc wire.Encoding, msg *protocol.Publication) ([]byte, span) {
-	out, start, end, err := enc.AppendPublication(r.scratch[:0], r.name, msg)
+// encode frames a publication in scratch; the result is valid until the next call.
+func (r *room) encode(enc wire.Encoding, scratch *[]byte, msg *protocol.Publication) ([]byte, span) {
+	out, start, end, err := enc.AppendPublication((*scratch)[:0], r.name, msg)
 	if err != nil {
 		// Data is checked before it is accepted, so this is a damaged row. The
 		// offset must not be missing from anybody's sequence.
 		r.db.server.log.Error("publication cannot be encoded", slog.String("database", r.db.name),
 			slog.Uint64("offset", msg.Offset), slog.Any("error", err))
-		out, start, end, _ = enc.AppendPublication(r.scratch[:0], r.name,
+		out, start, end, _ = enc.AppendPublication((*scratch)[:0], r.name,
 			&protocol.Publication{Offset: msg.Offset, Data: protocol.Raw("null")})
 	}
-	r.scratch = out
-	if cap(out) > segmentScratch {
-		r.scratch = nil
+	*scratch = out
+	if cap(out) > maxScratch {
+		*scratch = nil
 	}
 	return out, span{uint32(start), uint32(end)}
 }
 
-// segmentScratch bounds the encoding buffer that a room keeps.
-const segmentScratch = 4 << 10
+// maxScratch bounds the encoding buffer that a room keeps.
+const maxScratch = 4 << 10
 
 // wirePublication is p as receivers see it.
 func wirePublication(p *store.Publication) *protocol.Publication {

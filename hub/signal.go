@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/centrifugal/protocol"
@@ -42,27 +43,24 @@ func (r *room) signal(s *sub, leave bool) {
 
 // flushSignals appends what has been collected.
 func (r *room) flushSignals() {
-	r.mu.Lock()
-	pending := r.pending
-	r.pending, r.signalNow = nil, false
-	var victims []*segment
-	for _, f := range r.signals {
-		if f == nil {
-			continue
-		}
-		for _, s := range pending {
-			frame, err := f.enc.AppendPush(r.scratch[:0], s.push(r.name))
-			if err != nil {
-				r.db.server.log.Error("join cannot be encoded", "error", err)
+	r.extend(func() (victims []*segment) {
+		pending := r.pending
+		r.pending, r.signalNow = nil, false
+		for _, f := range r.signals {
+			if f == nil {
 				continue
 			}
-			victims = append(victims, f.append(frame, span{}, 0)...)
+			for _, s := range pending {
+				frame, err := f.enc.AppendPush(r.scratch[:0], s.push(r.name))
+				if err != nil {
+					r.db.server.log.Error("join or leave cannot be encoded", slog.Any("error", err))
+					continue
+				}
+				victims = append(victims, f.append(frame, span{}, 0)...)
+			}
 		}
-	}
-	dirty := r.markDirty()
-	r.mu.Unlock()
-	dropAll(victims)
-	wakeAll(dirty)
+		return victims
+	})
 }
 
 func (s signal) push(room string) *protocol.Push {

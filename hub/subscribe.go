@@ -56,7 +56,7 @@ func (l *loop) subscribeCommand(c *conn, id uint32, req *protocol.SubscribeReque
 		l.fail(c, id, badRequest("type, phase and tf are not supported"))
 		return
 	}
-	budget := maxReply
+	budget := maxRecovered
 	sb := &subscribing{budget: &budget}
 	sb.request(req)
 	inFlight := false

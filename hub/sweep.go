@@ -213,6 +213,7 @@ func (l *loop) writeRun(c *conn, seg *run, cursor *uint64) bool {
 	*cursor = offset
 	if written < end { // the rest of this entry precedes everything else
 		c.out = append(l.takeBuffer(), seg.buf[written:end]...)
+		c.pauseIfFull()
 	}
 	return !c.blocked
 }

@@ -98,9 +98,17 @@ func (l *loop) late(c *conn) {
 	case stateConnect, stateRefused:
 		l.disconnect(c, closeStale)
 	case stateConnected:
+		if c.flight > 0 { // its answers come first
+			c.deadline = l.now + drainPause
+			return
+		}
 		l.disconnect(c, closeShutdown)
 	}
 }
+
+// drainPause is how often a draining connection with commands in flight is
+// looked at again.
+const drainPause = 50 * time.Millisecond
 
 // ping asks whether the client is there. A socket that takes no more is not
 // pinged, since the ping would wait behind what the client does not read; it

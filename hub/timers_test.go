@@ -323,3 +323,8 @@ func TestDrain(t *testing.T) {
 		}
 	})
 }
+
+// sleepThrough sleeps for n rounds of ping and pong.
+func (c *clockwork) sleepThrough(n time.Duration) {
+	time.Sleep(n * (c.opts.Server.PingInterval + c.opts.Server.PongTimeout))
+}
