@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,10 +13,10 @@ import (
 func New(tool Tool) *Report { return &Report{Schema: Schema, Tool: tool} }
 
 // Finish makes the report ready to be written: it computes the verdict and the
-// ratios to the floors, adds definitions and known reference figures, and takes
-// out figures and points that are no finite numbers, each told in Problems, so
-// that one bad division does not cost the whole report. It may be called again
-// after changes.
+// ratios to the floors, adds definitions and known reference figures, and orders
+// the points of series. Figures, points and CPU times that are no finite numbers
+// are taken out, each told in Problems, so that one division by zero does not
+// cost the whole report. It may be called again after changes.
 func (r *Report) Finish() {
 	r.Schema = Schema
 	r.Verdict = r.verdict()
@@ -42,6 +43,13 @@ func (r *Report) dropNonFinite(s *Scenario) {
 		r.Problems = append(r.Problems, fmt.Sprintf("scenario %s: figure %s is not a number and was left out", s.Name, f.Name))
 		return true
 	})
+	for i := range s.Rounds {
+		round := &s.Rounds[i]
+		if !finite(round.ServerCPU, round.GeneratorCPU) {
+			r.Problems = append(r.Problems, fmt.Sprintf("scenario %s: CPU times of round %d are not numbers and were left out", s.Name, round.N))
+			round.ServerCPU, round.GeneratorCPU = 0, 0
+		}
+	}
 	for i := range s.Series {
 		series := &s.Series[i]
 		had := len(series.Points)
@@ -49,6 +57,7 @@ func (r *Report) dropNonFinite(s *Scenario) {
 		if n := had - len(series.Points); n > 0 {
 			r.Problems = append(r.Problems, fmt.Sprintf("scenario %s: %d points of %s are not numbers and were left out", s.Name, n, series.Name))
 		}
+		slices.SortStableFunc(series.Points, func(a, b Point) int { return cmp.Compare(a.T, b.T) })
 	}
 }
 

@@ -155,7 +155,7 @@ func (r *Report) tileOf(m Metric) (tile, bool) {
 			if strings.HasPrefix(f.Name, m.Name) && finite(f.Value) {
 				note := s.Name
 				if f.Target != nil {
-					note += ", target " + f.target()
+					note += ", target " + strings.ReplaceAll(f.target(), " ", "\u00a0")
 				}
 				return tile{Label: f.Title, Value: formatValue(f.Value, f.Unit), Note: note, Missed: f.standing() == "missed"}, true
 			}

@@ -44,7 +44,7 @@ func Summarize(h *hdrhistogram.Histogram, unit time.Duration) Latency {
 	if l.Count == 0 {
 		return l
 	}
-	ms := func(v int64) float64 { return float64(v) * unit.Seconds() * 1000 }
+	ms := func(v int64) float64 { return float64(time.Duration(v)*unit) / 1e6 }
 	l.P50MS = ms(h.ValueAtQuantile(50))
 	l.P90MS = ms(h.ValueAtQuantile(90))
 	l.P95MS = ms(h.ValueAtQuantile(95))

@@ -22,7 +22,8 @@ type tick struct {
 // linearScale spans the values from lo to hi, widened where they are equal and
 // brought into order where they are not.
 func linearScale(lo, hi, from, to float64) scale {
-	lo, hi = min(lo, hi), max(lo, hi)
+	const most = 1e300
+	lo, hi = max(-most, min(lo, hi)), min(most, max(lo, hi))
 	if !(hi-lo > 0) || hi-lo < math.Abs(hi)*1e-12 {
 		hi = lo + max(1, math.Abs(lo))
 	}
@@ -33,7 +34,8 @@ func linearScale(lo, hi, from, to float64) scale {
 // positive is taken for the smallest value drawn, 1 µs as milliseconds.
 func logScale(lo, hi, from, to float64) scale {
 	const least = 0.001
-	lo, hi = max(least, min(lo, hi)), max(least, lo, hi)
+	const most = 1e300
+	lo, hi = min(most, max(least, min(lo, hi))), min(most, max(least, lo, hi))
 	return scale{lo: lo, hi: max(hi, 2*lo), from: from, to: to, log: true}
 }
 
