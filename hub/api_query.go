@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/centrifugal/protocol"
@@ -57,7 +58,7 @@ func (s *Server) await(p **presence, done <-chan *protocol.Error) (*presence, *p
 	select {
 	case e := <-done:
 		return *p, e
-	case <-s.context.Done():
+	case <-s.ended:
 		return nil, errInternal
 	}
 }
@@ -180,8 +181,11 @@ func apiInfo(db *database, body []byte) func() (any, *protocol.Error) {
 	return decoded(body, func(*struct{}) func() (any, *protocol.Error) {
 		return func() (any, *protocol.Error) {
 			s := db.server
+			var mu sync.Mutex
 			users := make(map[string]struct{}) // one may have connections in several loops
 			s.eachLoop(func(l *loop) {
+				mu.Lock()
+				defer mu.Unlock()
 				for key := range l.users {
 					if key.db == db {
 						users[key.user] = struct{}{}

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"encoding/json"
-	"sync"
 	"time"
 
 	"github.com/centrifugal/protocol"
@@ -42,15 +41,12 @@ func (db *database) eachConn(u apiUser, f func(*loop, *conn)) {
 	})
 }
 
-// eachLoop runs f on every loop, one after the other, and waits, unless the
-// server stops meanwhile.
+// eachLoop runs f on every loop, all at once, and waits, unless the loops end
+// meanwhile.
 func (s *Server) eachLoop(f func(*loop)) {
-	var turn sync.Mutex
 	done := make(chan struct{}, len(s.loops))
 	for _, l := range s.loops {
 		l.post(func() {
-			turn.Lock()
-			defer turn.Unlock()
 			f(l)
 			done <- struct{}{}
 		})
@@ -58,7 +54,7 @@ func (s *Server) eachLoop(f func(*loop)) {
 	for range s.loops {
 		select {
 		case <-done:
-		case <-s.context.Done():
+		case <-s.ended:
 			return
 		}
 	}

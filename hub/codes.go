@@ -20,7 +20,6 @@ var (
 	errBadRequest       = &protocol.Error{Code: 107, Message: "bad request"}
 	errNotAvailable     = &protocol.Error{Code: 108, Message: "not available"}
 	errTokenExpired     = &protocol.Error{Code: 109, Message: "token expired"}
-	errExpired          = &protocol.Error{Code: 110, Message: "expired"}
 	errTooManyRequests  = &protocol.Error{Code: 111, Message: "too many requests", Temporary: true}
 	errIDReused         = &protocol.Error{Code: 107, Message: "bad request: id was used for other content"}
 	errUnrecoverable    = &protocol.Error{Code: 112, Message: "unrecoverable position"}
@@ -51,7 +50,6 @@ type disconnectCode struct {
 }
 
 var (
-	closeNormal       = disconnectCode{1000, ""}
 	closeInternal     = disconnectCode{1011, "internal server error"}
 	closeShutdown     = disconnectCode{3001, "shutdown"}
 	closeExpired      = disconnectCode{3005, "connection expired"}

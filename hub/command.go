@@ -36,7 +36,7 @@ func (l *loop) commandsOf(c *conn, payload []byte, owned bool) {
 				rest = append([]byte(nil), rest...)
 			}
 			c.parked = &parked{cmd, rest}
-			c.setIdle(true)
+			c.setPaused(true)
 			return
 		}
 		l.command(c, cmd)
@@ -57,7 +57,7 @@ func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
 		return true
 	}
 	limit := l.server.opts.Limits.Waiting
-	return !c.serial && c.queues(cmd) && (limit == 0 || int(c.flight) < limit)
+	return !c.serial && (limit == 0 || int(c.flight) < limit) && c.queues(cmd)
 }
 
 // queues says whether a command is a publication for the write queue.
@@ -101,7 +101,7 @@ func (l *loop) finish(c *conn) {
 
 // ripen has what waits looked at again in this iteration.
 func (l *loop) ripen(c *conn) {
-	if (c.parked != nil || c.idle) && !c.ripe {
+	if (c.parked != nil || c.paused) && !c.ripe {
 		c.ripe = true
 		l.ripe = append(l.ripe, c)
 	}

@@ -29,11 +29,11 @@ type conn struct {
 	// blocked: the socket takes no more; it says when it does.
 	// held: no publication may be written yet (the connect reply is to come first).
 	// unflushed: in the loop's list of that name.
-	// idle: the socket is not read, commands wait.
+	// paused: the socket is not read, something waits.
 	// pongDue: a ping is unanswered.
 	// ripe: in the loop's list of that name, since what waits may go on.
 	// serial: the command in flight must be finished before the next begins.
-	blocked, held, unflushed, idle, pongDue, ripe, serial bool
+	blocked, held, unflushed, paused, pongDue, ripe, serial bool
 
 	index  int32        // in loop.conns
 	flight int32        // commands in flight
@@ -140,19 +140,19 @@ func (c *conn) gone() bool { return c.state == stateGone }
 
 func (c *conn) block() {
 	c.blocked = true
-	c.sock.Interest(!c.idle, true)
+	c.sock.Interest(!c.paused, true)
 }
 
 func (c *conn) unblock() {
 	c.blocked = false
-	c.sock.Interest(!c.idle, false)
+	c.sock.Interest(!c.paused, false)
 }
 
-// setIdle stops or resumes reading.
-func (c *conn) setIdle(idle bool) {
-	if c.idle != idle && !c.gone() {
-		c.idle = idle
-		c.sock.Interest(!idle, c.blocked)
+// setPaused stops or resumes reading.
+func (c *conn) setPaused(paused bool) {
+	if c.paused != paused && !c.gone() {
+		c.paused = paused
+		c.sock.Interest(!paused, c.blocked)
 	}
 }
 
@@ -224,10 +224,10 @@ func (l *loop) keep(c *conn, data []byte, used int) {
 // that nobody holds memory by sending it a byte at a time.
 func (l *loop) watchFrame(c *conn, progress bool) {
 	// Control frames between the fragments of a message are no progress of it.
-	if progress && !c.dec.Fragmented() || c.idle {
+	if progress && !c.dec.Fragmented() || c.paused {
 		c.frameUntil = 0
 	}
-	if c.open() && c.state != stateHandshake && c.frameUntil == 0 && !c.idle && (len(c.in) > 0 || c.dec.Fragmented()) {
+	if c.open() && c.state != stateHandshake && c.frameUntil == 0 && !c.paused && (len(c.in) > 0 || c.dec.Fragmented()) {
 		o := &l.server.opts.Server
 		c.frameUntil = l.now + o.PingInterval + o.PongTimeout
 		l.schedule(c)
@@ -327,13 +327,7 @@ func (l *loop) reply(c *conn, r *protocol.Reply) {
 		return
 	}
 	out, err := c.enc.AppendReply(l.outBuffer(c), r)
-	if err != nil {
-		l.server.log.Error("reply cannot be encoded", "error", err)
-		l.disconnect(c, closeInternal)
-		return
-	}
-	c.out = out
-	l.flushLater(c)
+	l.queued(c, out, err)
 }
 
 // push appends a push to the unsent bytes.
@@ -342,8 +336,13 @@ func (l *loop) push(c *conn, p *protocol.Push) {
 		return
 	}
 	out, err := c.enc.AppendPush(l.outBuffer(c), p)
+	l.queued(c, out, err)
+}
+
+// queued takes the unsent bytes back after something was appended to them.
+func (l *loop) queued(c *conn, out []byte, err error) {
 	if err != nil {
-		l.server.log.Error("push cannot be encoded", "error", err)
+		l.server.log.Error("message cannot be encoded", slog.Any("error", err))
 		l.disconnect(c, closeInternal)
 		return
 	}
@@ -378,7 +377,7 @@ func (l *loop) flushLater(c *conn) {
 // pauseIfFull stops reading while too much is unsent; afterWrite resumes it.
 func (c *conn) pauseIfFull() {
 	if len(c.out) > unsentPause {
-		c.setIdle(true)
+		c.setPaused(true)
 	}
 }
 
@@ -399,7 +398,7 @@ func (l *loop) goOn(c *conn) {
 		l.keep(c, in, used)
 	}
 	if c.open() && c.parked == nil && len(c.out) <= unsentPause {
-		c.setIdle(false)
+		c.setPaused(false)
 	}
 }
 
@@ -429,7 +428,7 @@ func (l *loop) disconnect(c *conn, code disconnectCode) {
 	}
 	c.deadline = l.now + closeWait
 	l.schedule(c)
-	c.setIdle(false)
+	c.setPaused(false)
 }
 
 // detach ends what the connection takes part in.
@@ -466,47 +465,6 @@ func (l *loop) forget(c *conn) {
 	l.conns[len(l.conns)-1] = nil
 	l.conns = l.conns[:len(l.conns)-1]
 	l.stats.sockets.Add(-1)
-}
-
-// addUser puts the connection among those of its user.
-func (l *loop) addUser(c *conn) {
-	key := userKey{c.db, c.session.user}
-	if first := l.users[key]; first != nil {
-		c.userNext, first.userPrev = first, c
-	}
-	l.users[key] = c
-	l.logLife(c, "connected")
-	l.stats.connections.Add(1)
-	c.db.connections.Add(1)
-}
-
-func (l *loop) forgetUser(c *conn) {
-	if c.state != stateConnected {
-		return
-	}
-	if c.userNext != nil {
-		c.userNext.userPrev = c.userPrev
-	}
-	switch key := (userKey{c.db, c.session.user}); {
-	case c.userPrev != nil:
-		c.userPrev.userNext = c.userNext
-	case c.userNext != nil:
-		l.users[key] = c.userNext
-	default:
-		delete(l.users, key)
-	}
-	c.userPrev, c.userNext = nil, nil
-	l.logLife(c, "disconnected")
-	l.stats.connections.Add(-1)
-	c.db.connections.Add(-1)
-}
-
-// logLife logs the beginning and the end of a connection, for debugging.
-func (l *loop) logLife(c *conn, what string) {
-	if log := l.server.log; log.Enabled(l.server.context, slog.LevelDebug) {
-		log.Debug(what, slog.String("database", c.db.name), slog.String("user", c.session.user),
-			slog.String("client", c.session.client), slog.String("addr", c.slot.Addr().String()))
-	}
 }
 
 // find returns the connection's subscription to a room, also one under way.

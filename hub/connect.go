@@ -53,7 +53,7 @@ func (l *loop) refuse(c *conn, id uint32, e *protocol.Error) {
 	l.fail(c, id, e)
 	if c.open() {
 		l.detach(c)
-		c.state = stateRefused
+		c.state, c.held = stateRefused, false
 		c.deadline = l.now + l.server.opts.Server.HandshakeTimeout
 		l.schedule(c)
 		l.ripen(c)
@@ -143,14 +143,8 @@ func (l *loop) connected(c *conn, all *connecting) {
 		Expires: true, Ttl: l.server.ttl(c.session.expires),
 	}
 	out, err := c.enc.AppendConnectReply(l.outBuffer(c), all.id, res, all.subs)
-	if err != nil {
-		l.server.log.Error("connect reply cannot be encoded", slog.Any("error", err))
-		l.disconnect(c, closeInternal)
-		return
-	}
-	c.out = out
-	l.flushLater(c)
-	if c.held {
+	l.queued(c, out, err)
+	if c.held && err == nil {
 		c.held = false
 		for i := len(c.subs) - 1; i >= 0; i-- {
 			l.queue.add(c.subs[i].shard)

@@ -104,14 +104,14 @@ func TestReadAgainAfterAVisit(t *testing.T) {
 	s := b.member(r, wire.JSON, func(_ *sub, p []byte) (int, error) { return len(p), nil })
 	s.conn.out = append(b.outBuffer(s.conn), make([]byte, unsentPause+1)...)
 	b.flushLater(s.conn)
-	if !s.conn.idle {
+	if !s.conn.paused {
 		t.Fatal("a connection with unsent replies is read")
 	}
 	b.publish(r, `"takes the replies along"`)
 	b.step()
 	b.unparkAll() // in the next iteration, which begins at once
-	if s.conn.idle || len(s.conn.out) != 0 {
-		t.Errorf("idle %v with %d bytes unsent", s.conn.idle, len(s.conn.out))
+	if s.conn.paused || len(s.conn.out) != 0 {
+		t.Errorf("idle %v with %d bytes unsent", s.conn.paused, len(s.conn.out))
 	}
 }
 

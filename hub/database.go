@@ -312,6 +312,7 @@ func (db *database) close(ctx context.Context) error {
 type workers struct {
 	max       int       // fixed before use
 	recovered func(any) // called with a panic of a function; fixed before use
+	group     sync.WaitGroup
 
 	mu      sync.Mutex
 	queue   []func() // guarded by mu
@@ -328,7 +329,7 @@ func (w *workers) do(f func()) {
 	}
 	w.mu.Unlock()
 	if start {
-		go w.run()
+		w.group.Go(w.run)
 	}
 }
 
@@ -358,14 +359,4 @@ func (w *workers) call(f func()) {
 }
 
 // wait returns once nothing runs any more; nobody may call do meanwhile.
-func (w *workers) wait() {
-	for {
-		w.mu.Lock()
-		idle := w.running == 0
-		w.mu.Unlock()
-		if idle {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
+func (w *workers) wait() { w.group.Wait() }

@@ -193,7 +193,8 @@ func (f *feed) addPage(s *segment) {
 	f.pages = append(f.pages, s)
 }
 
-// dropPages forgets the pages, when nobody is behind any more.
+// dropPages forgets the pages. Otherwise they stay until others take their place
+// or the server's memory limit does.
 func (f *feed) dropPages() {
 	for _, s := range f.pages {
 		f.room.db.server.memory.remove(s)

@@ -79,6 +79,7 @@ func handover(t *testing.T, seed uint64) {
 	o.Database.Readers = pick(random, 2, 4)
 	small, middle := openNamespace(), openNamespace()
 	small.HistorySize, middle.HistorySize = pick(random, uint64(1), 5, 20), 60
+	middle.JoinLeave = true
 	o.Namespaces["small"], o.Namespaces["middle"] = small, middle
 	w := &world{
 		t: t, live: "live:cursor", failed: make(chan struct{}), finish: make(chan struct{}),

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -460,40 +459,6 @@ func publishTo(room, data string) *protocol.Command {
 
 func historyOf(room string, limit int32) *protocol.Command {
 	return &protocol.Command{History: &protocol.HistoryRequest{Channel: room, Limit: limit}}
-}
-
-// api calls a method of the server API of the default database.
-func (s *testServer) api(t testing.TB, method, body string) map[string]any {
-	t.Helper()
-	return s.apiAt(t, "/api/"+method, body)
-}
-
-func (s *testServer) apiAt(t testing.TB, path, body string) map[string]any {
-	t.Helper()
-	status, answer := s.post(t, path, testAPIKey, body)
-	if status != http.StatusOK {
-		t.Fatalf("POST %s %s: status %d, %v", path, body, status, answer)
-	}
-	return answer
-}
-
-func (s *testServer) post(t testing.TB, path, key, body string) (status int, answer map[string]any) {
-	t.Helper()
-	req, err := http.NewRequest(http.MethodPost, "http://"+s.Addr()+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-API-Key", key)
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
-		t.Fatalf("POST %s: %v", path, err)
-	}
-	return res.StatusCode, answer
 }
 
 // isEOF says whether a connection ended without a close frame.

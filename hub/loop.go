@@ -54,12 +54,6 @@ type loop struct {
 	dirtSpare     []*shard
 }
 
-// userKey finds the connections of a user.
-type userKey struct {
-	db   *database
-	user string
-}
-
 const (
 	readSize    = 64 << 10
 	eventsSize  = 512

@@ -14,9 +14,9 @@ import (
 
 // loopStats are counted by one loop alone, so its processor keeps the line.
 type loopStats struct {
-	sockets, connections, subscriptions atomic.Int64
-	delivered, writes                   atomic.Uint64
-	_                                   [64]byte
+	sockets, subscriptions atomic.Int64
+	delivered, writes      atomic.Uint64
+	_                      [64]byte
 }
 
 // metrics are the server's figures in Prometheus form.
@@ -61,7 +61,7 @@ func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		registry:     reg,
 		errors:       vec("errors_total", "Commands answered with an error.", "code"),
-		disconnects:  vec("disconnects_total", "Connections closed by the server.", "code"),
+		disconnects:  vec("disconnects_total", "Close frames sent, answers to the client's included.", "code"),
 		unsubscribes: vec("unsubscribes_total", "Subscriptions ended by the server.", "code"),
 		refusals:     vec("upgrade_refusals_total", "Upgrades refused.", "status"),
 		slow:         counter("slow_disconnects_total", "Connections closed because they lost their place in a room."),

@@ -293,7 +293,7 @@ func (c *modelClient) begin(p *place, recover bool, since uint64) bool {
 
 func (c *modelClient) subscribe(p *place, recover bool, since uint64) {
 	p.asked = true
-	req := &protocol.SubscribeRequest{Channel: p.room}
+	req := &protocol.SubscribeRequest{Channel: p.room, JoinLeave: c.random.IntN(2) == 0}
 	if c.begin(p, recover, since) {
 		req.Recover, req.Offset, req.Epoch = true, p.since, p.sinceEpoch
 	}
@@ -385,6 +385,11 @@ func (c *modelClient) receive(m inbound) {
 			return
 		}
 		c.publication(p, r.Push.Pub)
+	case r.Push.Join != nil, r.Push.Leave != nil:
+		p := c.places[r.Push.Channel]
+		if p == nil || !p.subscribed || p.room != "middle:c" {
+			c.fail("push %v, which it is not subscribed to", r.Push)
+		}
 	case r.Push.Unsubscribe != nil:
 		p := c.places[r.Push.Channel]
 		c.note("unsubscribed from %s with %d", p.room, r.Push.Unsubscribe.Code)

@@ -213,7 +213,7 @@ func TestWaitingCommands(t *testing.T) {
 		for _, l := range s.loops {
 			onLoop(l, func() {
 				for _, c := range l.conns {
-					parked, most = parked || c.parked != nil && c.idle, max(most, c.flight)
+					parked, most = parked || c.parked != nil && c.paused, max(most, c.flight)
 				}
 			})
 		}

@@ -96,35 +96,44 @@ func carried(p *store.Publication) int {
 
 // presenceCommand tells who is in a room.
 func (l *loop) presenceCommand(c *conn, id uint32, req *protocol.PresenceRequest) {
-	if e := l.mayAskPresence(c, req.Channel); e != nil {
-		l.fail(c, id, e)
-		return
-	}
-	l.gather(c, req.Channel, func(all *presence, e *protocol.Error) {
-		if e == nil && all.bytes > maxPresence {
-			e = errLimitExceeded
+	l.askPresence(c, id, req.Channel, (*database).presence, func(all *presence) (*protocol.Reply, *protocol.Error) {
+		if all.bytes > maxPresence {
+			return nil, errLimitExceeded
 		}
-		if e != nil {
-			l.fail(c, id, e)
-			return
-		}
-		l.reply(c, &protocol.Reply{Id: id, Presence: &protocol.PresenceResult{Presence: all.clients}})
-	}, (*database).presence)
+		return &protocol.Reply{Id: id, Presence: &protocol.PresenceResult{Presence: all.clients}}, nil
+	})
 }
 
 // presenceStatsCommand tells how many are in a room.
 func (l *loop) presenceStatsCommand(c *conn, id uint32, req *protocol.PresenceStatsRequest) {
-	if e := l.mayAskPresence(c, req.Channel); e != nil {
+	l.askPresence(c, id, req.Channel, (*database).presenceStats, func(all *presence) (*protocol.Reply, *protocol.Error) {
+		return &protocol.Reply{Id: id, PresenceStats: all.stats()}, nil
+	})
+}
+
+// askPresence asks all loops about a room, if c may know, and answers.
+func (l *loop) askPresence(c *conn, id uint32, room string,
+	ask func(*database, string, func(*presence, *protocol.Error)),
+	reply func(*presence) (*protocol.Reply, *protocol.Error)) {
+	if e := l.mayAskPresence(c, room); e != nil {
 		l.fail(c, id, e)
 		return
 	}
-	l.gather(c, req.Channel, func(all *presence, e *protocol.Error) {
-		if e != nil {
-			l.fail(c, id, e)
-			return
-		}
-		l.reply(c, &protocol.Reply{Id: id, PresenceStats: all.stats()})
-	}, (*database).presenceStats)
+	c.begin(true)
+	ask(c.db, room, func(all *presence, e *protocol.Error) {
+		l.later(c, func() {
+			var r *protocol.Reply
+			if e == nil {
+				r, e = reply(all)
+			}
+			if e != nil {
+				l.fail(c, id, e)
+			} else {
+				l.reply(c, r)
+			}
+			l.finish(c)
+		})
+	})
 }
 
 func (l *loop) mayAskPresence(c *conn, room string) *protocol.Error {
@@ -136,16 +145,4 @@ func (l *loop) mayAskPresence(c *conn, room string) *protocol.Error {
 		return errNotAvailable
 	}
 	return l.permit(c, room, ns.PresenceInfo, auth.Presence, "presence_info")
-}
-
-// gather asks all loops about a room for a command of c.
-func (l *loop) gather(c *conn, room string, answer func(*presence, *protocol.Error),
-	ask func(*database, string, func(*presence, *protocol.Error))) {
-	c.begin(true)
-	ask(c.db, room, func(all *presence, e *protocol.Error) {
-		l.later(c, func() {
-			answer(all, e)
-			l.finish(c)
-		})
-	})
 }

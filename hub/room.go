@@ -155,6 +155,9 @@ func (r *room) whenReady(f func(*protocol.Error)) (wait bool, e *protocol.Error)
 // loaded ends roomLoading with what the store said.
 func (r *room) loaded(p store.Position, err error) {
 	var failure *protocol.Error
+	if err != nil {
+		r.db.forget(r) // before it is dead: who asks again must not meet it
+	}
 	r.mu.Lock()
 	waiting := r.waiting
 	r.waiting = nil
@@ -171,9 +174,6 @@ func (r *room) loaded(p store.Position, err error) {
 		}
 	}
 	r.mu.Unlock()
-	if err != nil {
-		r.db.forget(r)
-	}
 	for _, f := range waiting {
 		f(failure)
 	}

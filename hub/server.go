@@ -54,6 +54,8 @@ type Server struct {
 	// context ends when the databases are about to close; it is what reads wait under.
 	context context.Context
 	stop    context.CancelFunc
+	// ended is closed when no loop runs any more.
+	ended chan struct{}
 	// verifying checks tokens with public keys, one at a time.
 	verifying workers
 
@@ -78,6 +80,7 @@ func newServer(o Options, log *slog.Logger, tune func(*Server)) (_ *Server, err 
 		memory:     newLogMemory(o.Limits.LogMemory),
 	}
 	s.slots = ratelimit.NewSlots(s.connectionCap(), o.Limits.Connections.Database, o.Limits.Connections.IP)
+	s.ended = make(chan struct{})
 	s.context, s.stop = context.WithCancel(context.Background())
 	s.verifying.max, s.verifying.recovered = 1, s.panicked
 	s.metrics = newMetrics(s)
@@ -322,6 +325,7 @@ func (s *Server) drain(loops *sync.WaitGroup, client *http.Server) {
 	done := make(chan struct{})
 	go func() {
 		loops.Wait()
+		close(s.ended)
 		close(done)
 	}()
 	select {
@@ -343,7 +347,7 @@ func (l *loop) drain() {
 		c := l.conns[i]
 		switch c.state {
 		case stateConnected:
-			c.setIdle(true)
+			c.setPaused(true)
 			c.deadline = l.now + 1 + mathrand.N(l.server.opts.Server.DrainWindow+1)
 			l.schedule(c)
 		case stateClosing:

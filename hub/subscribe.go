@@ -96,13 +96,7 @@ func (l *loop) subscribeReply(c *conn, id uint32, res *protocol.SubscribeResult,
 		return
 	}
 	out, err := c.enc.AppendSubscribeReply(l.outBuffer(c), id, res, pubs)
-	if err != nil {
-		l.server.log.Error("subscribe reply cannot be encoded", "error", err)
-		l.disconnect(c, closeInternal)
-		return
-	}
-	c.out = out
-	l.flushLater(c)
+	l.queued(c, out, err)
 }
 
 // checkSubscriptionToken says why a subscription token is not good for this.
@@ -387,7 +381,7 @@ func (l *loop) historyRemoved(sh *shard, generation uint32) {
 	}
 }
 
-// info is what others see of a subscriber.
+// clientInfo is what others see of a subscriber.
 func (s *sub) clientInfo() *protocol.ClientInfo {
 	c := s.conn
 	return &protocol.ClientInfo{User: c.session.user, Client: c.session.client, ConnInfo: raw(c.session.info), ChanInfo: raw(s.info)}

@@ -17,6 +17,9 @@ const (
 	// sweepLook is the visits after which the loop looks at its mail, so that a
 	// small room's event does not wait for a big room's sweep.
 	sweepLook = 32
+	// resumeRuns bounds the runs that one connection is given in an iteration when
+	// its socket takes bytes as fast as they come.
+	resumeRuns = 64
 )
 
 // sweepQueue holds the dirty rooms of a loop: databases take turns, and within
@@ -282,6 +285,7 @@ func (l *loop) resume(c *conn) {
 	if c.held {
 		return
 	}
+	runs := 0
 	for busy := true; busy && c.open() && !c.blocked; {
 		busy = false
 		for range len(c.subs) {
@@ -293,6 +297,10 @@ func (l *loop) resume(c *conn) {
 			if s.index < 0 || !s.joinLeave && s.cursor >= s.shard.room.head.Load() {
 				continue
 			}
+			if runs++; runs > resumeRuns { // others have their turn; the socket will say so again
+				c.block()
+				break
+			}
 			s.shard.look(l)
 			busy = l.deliverRun(s) || busy
 		}
@@ -300,11 +308,16 @@ func (l *loop) resume(c *conn) {
 	l.afterWrite(c)
 }
 
-// checkBacklog ends a connection that cannot keep up with a room without
-// history: what it lacks has left the log, and there is nowhere else to get it.
+// checkBacklog ends a blocked connection that has lost its place: what it lacks
+// has left the history or, in a room without one, the log.
 func (l *loop) checkBacklog(s *sub) {
-	c := s.conn
-	if !s.shard.room.durable() && s.cursor < l.pubs[c.enc].base {
+	c, r := s.conn, s.shard.room
+	v := &l.pubs[c.enc]
+	lost := s.cursor < v.base
+	if r.durable() {
+		lost = lost && (s.cursor < r.floor.Load() || v.head-s.cursor > r.ns.HistorySize)
+	}
+	if lost && c.blocked {
 		l.slow(c)
 	}
 }

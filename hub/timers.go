@@ -56,7 +56,7 @@ func (l *loop) due(c *conn) {
 	}
 	if c.frameUntil > 0 && l.now >= c.frameUntil {
 		c.frameUntil = 0
-		if !c.idle && (len(c.in) > 0 || c.dec.Fragmented()) {
+		if !c.paused && (len(c.in) > 0 || c.dec.Fragmented()) {
 			l.disconnect(c, disconnectCode{closeBadRequest.code, "unfinished frame"})
 			return
 		}
@@ -75,18 +75,23 @@ func (l *loop) due(c *conn) {
 		}
 	}
 	if c.pongDue && l.now >= c.pongUntil {
-		switch {
-		case c.blocked && c.sock.Stalled(l.server.opts.Server.PongTimeout): // its system acknowledges
-		case c.idle && !c.blocked: // its pong may be there, but it is not read now
-		default:
-			l.disconnect(c, closeNoPong)
-			return
-		}
-		c.pongDue = false
+		l.pongMissing(c)
 	}
-	if l.now >= c.nextPing {
+	if c.open() && l.now >= c.nextPing {
 		l.ping(c)
 	}
+}
+
+// pongMissing ends a connection whose pong has not come, unless that has a reason.
+func (l *loop) pongMissing(c *conn) {
+	switch {
+	case c.blocked && c.sock.Stalled(l.server.opts.Server.PongTimeout): // its system acknowledges
+	case c.paused && !c.blocked: // its pong may be there, but it is not read now
+	default:
+		l.disconnect(c, closeNoPong)
+		return
+	}
+	c.pongDue = false
 }
 
 // late handles a deadline of the connection's state.

@@ -6,7 +6,7 @@
 //  1. [DB.Publish] puts it on the queue, bounded in entries, bytes and waiting
 //     time, or refuses it (queue.go).
 //  2. The writer, the one goroutine that writes, takes everything waiting into
-//     one transaction, a savepoint for each operation (writer.go, batch.go,
+//     one transaction, a savepoint for each operation (writer.go,
 //     operation.go).
 //  3. The room's counter gives it the next offset (rooms.go).
 //  4. COMMIT. Anything that fails on the way, COMMIT too, abandons the whole

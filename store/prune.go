@@ -30,14 +30,17 @@ func cutoff(now int64, ttl time.Duration) int64 {
 }
 
 // pruneBusy deletes rows of a room that is more than 10 % above its size, inside
-// the user's transaction: a writer that is never idle prunes too.
-func (w *writer) pruneBusy(r *room) error {
+// the user's transaction: a writer that is never idle prunes too. budget is the
+// rows that this transaction may still delete.
+func (w *writer) pruneBusy(r *room, budget *uint64) error {
 	size := w.options.Retention(r.name).Size
 	low := floor(r.first, r.top, size)
-	if r.oldest == 0 || r.oldest >= low || low-r.oldest <= max(size/10, busySlack) {
+	if *budget == 0 || r.oldest == 0 || r.oldest >= low || low-r.oldest <= max(size/10, busySlack) {
 		return nil
 	}
-	return w.prune(r.id, r, r.oldest, min(low, r.oldest+pruneRows))
+	end := min(low, r.oldest+*budget)
+	*budget -= end - r.oldest
+	return w.prune(r.id, r, r.oldest, end)
 }
 
 // prune deletes the rows of a room from oldest up to end, which is not deleted.

@@ -78,11 +78,12 @@ func (w *writer) readRoom(r *room) (found bool, err error) {
 // saveRooms writes the counters that b changed and prunes those of its rooms
 // that are far above their size.
 func (w *writer) saveRooms(b *batch) error {
+	budget := uint64(pruneRows)
 	for _, r := range b.dirty {
 		if err := w.exec(updateRoom, r.incarnation, int64(r.top), int64(r.first), r.time, r.id); err != nil {
 			return err
 		}
-		if err := w.pruneBusy(r); err != nil {
+		if err := w.pruneBusy(r, &budget); err != nil {
 			return err
 		}
 	}

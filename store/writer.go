@@ -155,9 +155,23 @@ func (w *writer) run(entries []entry) {
 	}
 	for i := range entries {
 		alone := entries[i : i+1]
+		if w.aborted() { // what became of the batch may be unknown: do not store it twice
+			refuse(alone, fmt.Errorf("%w: %w", ErrUnavailable, err))
+			continue
+		}
 		if err := w.attempt(alone); err != nil {
 			refuse(alone, fmt.Errorf("%w: %w", ErrUnavailable, err))
 		}
+	}
+}
+
+// aborted reports whether Close has given up waiting.
+func (w *writer) aborted() bool {
+	select {
+	case <-w.abort:
+		return true
+	default:
+		return false
 	}
 }
 
