@@ -146,7 +146,7 @@ func roundBars(s *Scenario, x, y scale, width float64) (bars []chartBar, ticks [
 		if i%every == 0 {
 			ticks = append(ticks, tick{At: center, Label: fmt.Sprint(r.N)})
 		}
-		if r.Latency.Count == 0 || !finite(r.Latency.P95MS) {
+		if r.Latency.Count == 0 {
 			continue
 		}
 		at := y.at(r.Latency.P95MS)

@@ -198,6 +198,7 @@ func TestPageOfExtremes(t *testing.T) {
 		"one":       {Rounds: []report.Round{{Shape: shape, Latency: latency(1)}}, Series: []report.Series{{Points: []report.Point{{T: 7, V: 1}}}}},
 		"huge":      {Rounds: []report.Round{{Shape: shape, Latency: latency(1e-9, 1e9, 1e308)}}, Series: []report.Series{{Unit: "bytes", Points: []report.Point{{T: 0, V: 1e308}, {T: 1e308, V: -1e308}}}}},
 		"no number": {Rounds: []report.Round{{Shape: shape, Latency: latency(math.NaN(), math.Inf(1))}}, Series: []report.Series{{Points: []report.Point{{T: math.NaN()}, {V: math.Inf(-1)}}}}},
+		"not one":   {Rounds: []report.Round{{Shape: shape, Latency: latency(1, math.NaN())}}},
 		"flat":      {Series: []report.Series{{Points: []report.Point{{T: 5, V: 1e9}, {T: 5, V: 1e9}}}}},
 		"no bucket": {Rounds: []report.Round{{Shape: shape, Latency: report.Latency{Count: 3, P95MS: 2}}}},
 		"targets":   {Figures: []report.Figure{report.DeliveryP95.Of(0, 10_000), report.DeliveryP95.Of(1e300, 10_000), report.DeliveryP95.Of(math.NaN(), 10_000)}},
