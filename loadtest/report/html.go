@@ -101,7 +101,7 @@ func (r *Report) page() page {
 	if n := r.deliveries(); n > 0 && r.Faults().Total() == 0 {
 		p.Arrived = "All " + formatCount(n) + " events arrived once, in order and in their own room."
 	}
-	p.Title = fmt.Sprintf("%s load test: %s", r.Tool.Name, p.Word)
+	p.Title = fmt.Sprintf("%s: %s", r.Tool.Name, p.Word)
 	for _, g := range []checkGroup{{Result: Failed, Title: "Failed"}, {Result: NotChecked, Title: "Not checked"}, {Result: Passed, Title: "Passed"}} {
 		for _, c := range r.Checks {
 			if c.Result == g.Result || g.Result == NotChecked && c.Result != Passed && c.Result != Failed {
@@ -148,20 +148,24 @@ func (r *Report) tiles() []tile {
 	return tiles
 }
 
-// tileOf shows the first figure of a metric.
-func (r *Report) tileOf(m Metric) (tile, bool) {
+// tileOf shows the first figure of a metric that has a target, or else the first
+// of its own name.
+func (r *Report) tileOf(m Metric) (found tile, ok bool) {
 	for _, s := range r.Scenarios {
 		for _, f := range s.Figures {
-			if strings.HasPrefix(f.Name, m.Name) && finite(f.Value) {
-				note := s.Name
-				if f.Target != nil {
-					note += ", target " + strings.ReplaceAll(f.target(), " ", "\u00a0")
-				}
-				return tile{Label: f.Title, Value: formatValue(f.Value, f.Unit), Note: note, Missed: f.standing() == "missed"}, true
+			judged := f.Target != nil && strings.HasPrefix(f.Name, m.Name)
+			if !finite(f.Value) || !judged && (ok || f.Name != m.Name) {
+				continue
+			}
+			found, ok = tile{Label: f.Title, Value: formatValue(f.Value, f.Unit), Note: s.Name}, true
+			if judged {
+				found.Note += ", target " + strings.ReplaceAll(f.target(), " ", "\u00a0")
+				found.Missed = f.standing() == "missed"
+				return found, true
 			}
 		}
 	}
-	return tile{}, false
+	return found, ok
 }
 
 // describe tells the faults that are not zero.

@@ -272,3 +272,27 @@ func TestPageStaysSmall(t *testing.T) {
 		t.Error("a single low sample cannot be seen")
 	}
 }
+
+// TestHeadlineFigures: the small shapes of a scenario come first and do not stand
+// for the run.
+func TestHeadlineFigures(t *testing.T) {
+	r := small()
+	s := &r.Scenarios[0]
+	s.Figures = []report.Figure{
+		report.DeliveryP95.Named("5000", "5,000 connections").Of(11, 5_000),
+		report.DeliveryP95.Of(222, 10_000),
+		report.ReadyTime.Of(0.33, 500),
+	}
+	var tiles []string
+	for _, e := range elements(t, r) {
+		if e.name == "b" && strings.Contains(e.text, " ") {
+			tiles = append(tiles, e.text)
+		}
+		if e.attrs["id"] == "checks" {
+			break
+		}
+	}
+	if want := []string{"222 ms", "0.330 s"}; !reflect.DeepEqual(tiles, want) {
+		t.Errorf("headline figures %q, want %q", tiles, want)
+	}
+}

@@ -54,7 +54,7 @@ type Report struct {
 
 // Tool is the program that made the report.
 type Tool struct {
-	Name    string `json:"name"`
+	Name    string `json:"name"` // "hub loadtest"
 	Version string `json:"version"`
 	Commit  string `json:"commit,omitempty"` // absent when unknown
 	Go      string `json:"go"`               // runtime.Version()

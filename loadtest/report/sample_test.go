@@ -34,7 +34,7 @@ func spread(median time.Duration, count int) report.Latency {
 // small is a report of one scenario with one of everything.
 func small() *report.Report {
 	load := 0.25
-	r := report.New(report.Tool{Name: "hub", Version: "0.1.0", Commit: "0123456789ab", Go: "go1.26.0"})
+	r := report.New(report.Tool{Name: "hub loadtest", Version: "0.1.0", Commit: "0123456789ab", Go: "go1.26.0"})
 	r.Started, r.Ended = start, start.Add(95*time.Second)
 	r.Environment = report.Environment{
 		OS: "linux", Kernel: "6.18.0", Arch: "amd64", CPU: "Example CPU", Cores: 2, MemoryBytes: 8 << 30, DescriptorLimit: 20_000,

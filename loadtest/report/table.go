@@ -110,7 +110,7 @@ func (t *textTable) header(r *Report) {
 	if r.Tool.Commit != "" {
 		tool += " (" + r.Tool.Commit + ")"
 	}
-	t.paragraph("", tool+" loadtest, "+r.Started.UTC().Format("2006-01-02 15:04:05 MST")+", "+formatDuration(r.Ended.Sub(r.Started)))
+	t.paragraph("", tool+", "+r.Started.UTC().Format("2006-01-02 15:04:05 MST")+", "+formatDuration(r.Ended.Sub(r.Started)))
 	for _, line := range r.Environment.lines() {
 		t.paragraph("  ", line)
 	}
