@@ -43,11 +43,11 @@ func TestFeedModel(t *testing.T) {
 				v := new(view)
 				m.feed.look(v)
 				views = append(views, v)
-				m.check(v, true)
+				m.check(random, v, true)
 			}
 		}
 		for _, v := range views {
-			m.check(v, false)
+			m.check(random, v, false)
 		}
 		r.leave(b.loop, wire.JSON)
 		if n := b.server.memory.bytes(); n != 0 {
@@ -92,13 +92,14 @@ func (m *feedModel) dropAll(victims []*segment) {
 	}
 }
 
-// check asks a view for what lies behind every cursor.
-func (m *feedModel) check(v *view, now bool) {
+// check asks a view for what lies behind every cursor, in any order.
+func (m *feedModel) check(random *rand.Rand, v *view, now bool) {
 	m.t.Helper()
 	if now && v.head != uint64(len(m.frames)) {
 		m.t.Fatalf("seed %d: head %d, want %d", m.seed, v.head, len(m.frames))
 	}
-	for cursor := uint64(0); cursor <= v.head; cursor++ {
+	for _, i := range random.Perm(int(v.head) + 1) {
+		cursor := uint64(i)
 		run := v.after(cursor)
 		if run == nil {
 			if cursor >= v.base && cursor < v.head {

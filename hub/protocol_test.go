@@ -230,6 +230,44 @@ func TestWaitingCommands(t *testing.T) {
 	}
 }
 
+// A publication behind a question waits for the answer.
+func TestPublishWaitsForHistory(t *testing.T) {
+	s := startServer(t, testOptions(t), nil)
+	db := s.databases["default"]
+	c := s.connect(t, wire.JSON, "u")
+	c.ok(publishTo("open:a", `1`))
+	gate := make(chan struct{})
+	for range db.queries.max {
+		db.queries.do(func() { <-gate })
+	}
+	if err := c.send(historyOf("open:a", -1), publishTo("open:a", `2`)); err != nil {
+		t.Fatal(err)
+	}
+	c.raw(rawFrame(true, ws.OpPing, nil)) // not read either
+	parked := false
+	until(t, "the question is under way", func() bool {
+		under := false
+		for _, l := range s.loops {
+			onLoop(l, func() {
+				for _, c := range l.conns {
+					under, parked = under || c.flight > 0, parked || c.parked != nil
+				}
+			})
+		}
+		return under
+	})
+	if !parked {
+		t.Error("the publication has begun")
+	}
+	close(gate)
+	if r, err := c.reply(3); err != nil || len(r.History.GetPublications()) != 1 {
+		t.Errorf("history %v, %v, want one publication", r, err)
+	}
+	if r, err := c.reply(4); err != nil || r.Error != nil {
+		t.Errorf("publish: %v, %v", r, err)
+	}
+}
+
 func TestPresenceLimit(t *testing.T) {
 	change := func(o *Options) {
 		ns := openNamespace()
