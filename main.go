@@ -48,6 +48,7 @@ func commands() []command {
 	return []command{
 		{"serve", "run the server; without -config for development on this machine", (*program).serve},
 		{"init", "write a hub.toml with fresh secrets", (*program).init},
+		{"loadtest", "prove on this machine what the server promises", (*program).loadtest},
 		{"token", "mint a token, or inspect one", (*program).token},
 		{"publish", "publish to a room through the server API", (*program).publish},
 		{"subscribe", "follow rooms, one line per publication", (*program).subscribe},

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"hub/loadtest"
+)
+
+func (p *program) loadtest(ctx context.Context, args []string) error {
+	if len(args) == 3 && args[0] == loadtest.FloorCommand {
+		return p.floorWriter(args[1], args[2])
+	}
+	o := loadtest.DefaultOptions()
+	fs := p.loadtestFlags(&o)
+	rest, err := parseFlags(fs, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return misuse("loadtest takes no arguments, got %q", rest[0])
+	}
+	for name, secret := range map[string]*string{"secret": &o.Secret, "admin-key": &o.AdminKey} {
+		if *secret, err = resolve(*secret); err != nil {
+			return fmt.Errorf("-%s: %w", name, err)
+		}
+	}
+	if !given(fs, "rooms") && o.Rooms > o.Conns {
+		o.Rooms = o.Conns
+	}
+	if !given(fs, "reconnects") && o.Reconnects > o.Conns/10 {
+		o.Reconnects = o.Conns / 10
+	}
+	o.Version, o.Terminal = version, isTerminal(p.stderr)
+	report, err := loadtest.Run(ctx, o, p.stdout, p.stderr)
+	if errors.Is(err, loadtest.ErrOptions) {
+		return misuse("%v", err)
+	}
+	if err == nil && !report.Passed() {
+		err = errVerdict
+	}
+	return err
+}
+
+// errVerdict ends the command when the report has told everything.
+var errVerdict = errors.New("the load test did not pass")
+
+func (p *program) loadtestFlags(o *loadtest.Options) *flag.FlagSet {
+	fs := p.flags("loadtest", "[flags]")
+	fs.StringVar(&o.Scenario, "scenario", o.Scenario, "what to do: "+strings.Join(loadtest.Scenarios(), ", "))
+	fs.IntVar(&o.Conns, "conns", o.Conns, "connections, each with a user of its own")
+	fs.IntVar(&o.Rooms, "rooms", o.Rooms, "rooms over which they are spread")
+	fs.IntVar(&o.Events, "events", o.Events, "events of a round in each room")
+	fs.IntVar(&o.Rounds, "rounds", o.Rounds, "rounds of each part")
+	fs.DurationVar(&o.Gap, "gap", o.Gap, "time between two rounds")
+	fs.DurationVar(&o.Hold, "hold", o.Hold, "how long connections idle before reconnects")
+	fs.IntVar(&o.Reconnects, "reconnects", o.Reconnects, "connections that are dropped and come back")
+	fs.IntVar(&o.Kills, "kills", o.Kills, "times that scenario crash kills the server")
+	fs.DurationVar(&o.Duration, "duration", o.Duration, "steady traffic and reconnects for so long instead (soak)")
+	fs.IntVar(&o.Size, "size", o.Size, "bytes of an event's data")
+	fs.StringVar(&o.URL, "url", o.URL, "`URL` of a running server to test; by default one is started for the test")
+	fs.StringVar(&o.Secret, "secret", o.Secret, "auth.hmac_secret of the server at -url; env:NAME or file:PATH")
+	fs.StringVar(&o.AdminURL, "admin-url", o.AdminURL, "`URL` of its admin listener, for metrics")
+	fs.StringVar(&o.AdminKey, "admin-key", o.AdminKey, "its admin key; env:NAME or file:PATH")
+	fs.StringVar(&o.Namespace, "namespace", o.Namespace, "its `namespace` to use rooms of")
+	fs.Func("databases", "its databases to use, one or two (default \"default\")", func(text string) error {
+		o.Databases = strings.Split(text, ",")
+		return nil
+	})
+	fs.BoolVar(&o.TLS, "tls", o.TLS, "the test's server speaks TLS")
+	fs.IntVar(&o.Sources, "sources", o.Sources, "loopback addresses of the clients; 0 is one for a thousand")
+	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of addresses and choices; 0 is a new one")
+	fs.BoolVar(&o.Protobuf, "protobuf", o.Protobuf, "clients speak Protobuf")
+	fs.BoolVar(&o.DistinctUsers, "distinct-users", o.DistinctUsers, "every connection is a user of its own")
+	fs.StringVar(&o.JSON, "json", o.JSON, "`file` for the report as JSON")
+	fs.StringVar(&o.HTML, "html", o.HTML, "`file` for the report as a page")
+	fs.StringVar(&o.Dir, "dir", o.Dir, "`directory` on a disk for the server's temporary files")
+	return fs
+}
+
+// floorWriter is the process that the load test compares a server with.
+func (p *program) floorWriter(address, count string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return misuse("%s: %v", loadtest.FloorCommand, err)
+	}
+	return loadtest.ServeFloor(address, n, p.stdin, p.stdout)
+}

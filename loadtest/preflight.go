@@ -1,0 +1,165 @@
+package loadtest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"hub/loadtest/report"
+)
+
+// spareDescriptors is what a process needs besides its connections: the server
+// reserves 256 for files and requests.
+const spareDescriptors = 300
+
+// preflight looks for what would make the run fail or lie, and says what helps.
+func (r *runner) preflight(stderr io.Writer) error {
+	limit, known := descriptorLimit()
+	if known {
+		r.limit = limit
+		if need := int64(r.options.Conns) + spareDescriptors; limit < need && r.options.Scenario != "connect" {
+			return fmt.Errorf("%d connections need %d descriptors in a process, the limit is %d: "+
+				"raise it (ulimit -Hn %d as root, or LimitNOFILE= of the service), or take at most -conns %d",
+				r.options.Conns, need, limit, need, max(0, limit-spareDescriptors))
+		}
+	}
+	if r.options.URL != "" {
+		return nil
+	}
+	if err := r.probeAddresses(); err != nil {
+		return err
+	}
+	return r.chooseDirectory(stderr)
+}
+
+// probeAddresses tries an address of those that connections will have.
+func (r *runner) probeAddresses() error {
+	if !manyLoopbacks {
+		return nil
+	}
+	at := newAddresses(r.options.Seed).take()
+	l, err := net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
+	if err != nil {
+		return fmt.Errorf("loopback address %s: %w; the interface lo must be up with 127.0.0.0/8: ip link set lo up", at, err)
+	}
+	return l.Close()
+}
+
+// chooseDirectory finds a disk for the server: commits to memory prove nothing.
+func (r *runner) chooseDirectory(stderr io.Writer) error {
+	candidates := []string{r.options.Dir}
+	if r.options.Dir == "" {
+		candidates = []string{os.TempDir(), "."}
+	}
+	for _, dir := range candidates {
+		if kind, inMemory := fileSystem(dir); !inMemory {
+			if r.parent = dir; dir != os.TempDir() {
+				fmt.Fprintf(stderr, "the server's files are in %s (%s)\n", dir, kind)
+			}
+			return nil
+		}
+	}
+	if r.options.Dir == "" {
+		return fmt.Errorf("%s and the current directory are in memory, where commits prove nothing: name a directory on a disk by -dir or TMPDIR", os.TempDir())
+	}
+	r.parent = r.options.Dir
+	fmt.Fprintf(stderr, "warning: %s is in memory: nothing that this run measures of durable events is true of a disk\n", r.parent)
+	r.problem("the server's files were in memory (%s): figures of durable events are not those of a disk", r.parent)
+	return nil
+}
+
+// target is the server at -url.
+func (o *Options) target() (addr netip.AddrPort, host string, secure bool, err error) {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return addr, "", false, err
+	}
+	secure = u.Scheme == "https"
+	port := u.Port()
+	if port == "" {
+		port = map[bool]string{false: "80", true: "443"}[secure]
+	}
+	tcp, err := net.ResolveTCPAddr("tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return addr, "", false, fmt.Errorf("-url: %w", err)
+	}
+	addr = tcp.AddrPort()
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), u.Host, secure, nil
+}
+
+// readers is how many threads read the sockets: one for two cores, since the
+// server needs the others.
+func readers() int { return max(1, min(4, runtime.NumCPU()/2)) }
+
+func tool(o *Options) report.Tool {
+	return report.Tool{Name: "hub loadtest", Version: o.Version, Commit: o.Commit, Go: runtime.Version()}
+}
+
+// describe notes machine and settings.
+func (r *runner) describe() {
+	r.report.Started = time.Now().UTC()
+	e := &r.report.Environment
+	e.OS, e.Arch, e.Cores = runtime.GOOS, runtime.GOARCH, runtime.NumCPU()
+	e.DescriptorLimit = r.limit
+	e.SameMachine = true
+	if r.options.URL == "" {
+		e.DataDisk = r.parent
+		e.DataFileSystem, _ = fileSystem(r.parent)
+		r.report.Settings.Raised = raised
+	} else if addr, _, _, err := r.options.target(); err == nil {
+		e.SameMachine = addr.Addr().IsLoopback()
+	}
+	describeMachine(e)
+	e.LoadBefore = loadAverage()
+	r.report.Settings.Flags = r.options.settings()
+}
+
+// settings are the flags with their effective values, secrets excepted.
+func (o *Options) settings() []report.Setting {
+	d := DefaultOptions()
+	list := []report.Setting{}
+	add := func(name string, value, def any) {
+		list = append(list, report.Setting{Name: name, Value: fmt.Sprint(value), Default: fmt.Sprint(def)})
+	}
+	add("scenario", o.Scenario, d.Scenario)
+	add("conns", o.Conns, d.Conns)
+	add("rooms", o.Rooms, d.Rooms)
+	add("events", o.Events, d.Events)
+	add("rounds", o.Rounds, d.Rounds)
+	add("gap", o.Gap, d.Gap)
+	add("hold", o.Hold, d.Hold)
+	add("reconnects", o.Reconnects, d.Reconnects)
+	add("kills", o.Kills, d.Kills)
+	add("duration", o.Duration, d.Duration)
+	add("size", o.Size, d.Size)
+	add("url", o.URL, d.URL)
+	add("namespace", o.namespace(), ownNamespace)
+	add("databases", strings.Join(o.databases(), ","), strings.Join(d.databases(), ","))
+	add("tls", o.TLS, d.TLS)
+	add("sources", o.Sources, d.Sources)
+	add("seed", o.Seed, "")
+	add("protobuf", o.Protobuf, d.Protobuf)
+	add("distinct-users", o.DistinctUsers, d.DistinctUsers)
+	return list
+}
+
+// conclude computes the verdict.
+func (r *runner) conclude() {
+	r.report.Ended = time.Now().UTC()
+	r.report.Environment.LoadAfter = loadAverage()
+	r.report.NotTested = append(r.report.NotTested,
+		"operations and reads during delivery (mixed), and the arithmetic of the default limits (limits)",
+		"revalidation of all connections during delivery",
+		"a power cut: a killed process loses no commit, a machine without power may lose the last ones with synchronous=normal",
+		"networks: everything went over the loopback interface")
+	r.report.Finish()
+}
+
+var errNoFloor = errors.New("the floor is measured on Linux only")

@@ -1,0 +1,128 @@
+package loadtest
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// progress tells what goes on while a run is under way: one line that is
+// rewritten on a terminal, a line now and then elsewhere.
+type progress struct {
+	// fixed after new
+	out      io.Writer
+	terminal bool
+	start    time.Time
+	stop     chan struct{}
+	done     sync.WaitGroup
+
+	// mu guards the rest
+	mu       sync.Mutex
+	phase    string
+	until    time.Time // when the phase will be over; zero when that is not known
+	swarm    *swarm    // nil between two
+	problems func() int
+	got      int64
+	seen     time.Time
+	shown    bool // a line stands on the terminal
+}
+
+const (
+	progressRedraw = 200 * time.Millisecond
+	progressLines  = 5 * time.Second
+)
+
+func newProgress(out io.Writer, terminal bool) *progress {
+	p := &progress{out: out, terminal: terminal, start: time.Now(), stop: make(chan struct{}), problems: func() int { return 0 }}
+	p.done.Go(p.run)
+	return p
+}
+
+func (p *progress) run() {
+	every := progressLines
+	if p.terminal {
+		every = progressRedraw
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			p.draw()
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+// set names what goes on from now: with which swarm, and until when, if known.
+func (p *progress) set(s *swarm, phase string, until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.swarm != s {
+		p.got, p.seen = 0, time.Time{}
+	}
+	p.swarm, p.phase, p.until = s, phase, until
+}
+
+// say prints a line that stays.
+func (p *progress) say(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	fmt.Fprintf(p.out, format+"\n", args...)
+}
+
+// close ends the telling.
+func (p *progress) close() {
+	close(p.stop)
+	p.done.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+}
+
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.out, "\r\x1b[K")
+		p.shown = false
+	}
+}
+
+func (p *progress) draw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.phase == "" {
+		return
+	}
+	line := p.line(time.Now())
+	if p.terminal {
+		fmt.Fprint(p.out, "\r", line, "\x1b[K")
+		p.shown = true
+		return
+	}
+	fmt.Fprintln(p.out, line)
+}
+
+// line describes the moment. Its caller holds mu.
+func (p *progress) line(now time.Time) string {
+	line := fmt.Sprintf("%4.0fs  %s", now.Sub(p.start).Seconds(), p.phase)
+	problems := p.problems()
+	if s := p.swarm; s != nil {
+		c := s.counts()
+		line += fmt.Sprintf("  %d/%d ready", c.ready, len(s.conns))
+		if d := now.Sub(p.seen).Seconds(); !p.seen.IsZero() && d > 0 && c.got >= p.got {
+			line += fmt.Sprintf("  %.0f events/s", float64(c.got-p.got)/d)
+		}
+		p.got, p.seen = c.got, now
+		problems += int(c.ended + c.missing + c.refused)
+	}
+	if left := p.until.Sub(now); !p.until.IsZero() && left > 0 {
+		line += fmt.Sprintf("  %.0fs left", left.Seconds())
+	}
+	if problems == 0 {
+		return line + "  no problems"
+	}
+	return line + fmt.Sprintf("  %d problems", problems)
+}

@@ -1,0 +1,177 @@
+package loadtest
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// room is one room of a run. Its events are numbered from 1 and published by
+// one member alone, so number and offset go together: offset = base + number.
+type room struct {
+	// fixed after new
+	number    int // among the rooms of all databases
+	name, db  string
+	members   []*conn
+	publisher *conn
+	once      bool // publish under idempotency keys, again until acknowledged
+
+	// atomic
+	given atomic.Uint64 // number of the last event made
+	acked atomic.Uint64 // events acknowledged, thus committed
+	base  atomic.Uint64 // offset before the first event
+
+	// mu guards the rest. It is taken inside a shard's.
+	mu      sync.Mutex
+	epoch   string // empty until the first subscription
+	live    bool   // the publisher is subscribed
+	waiting []event
+	refused map[uint64]struct{} // events that the server did not take
+}
+
+// joined notes the position of a subscription. It returns the room's base and
+// whether the epoch is that of the first one.
+func (r *room) joined(s *subscription) (base uint64, same bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.epoch == "" {
+		r.epoch = string(s.epoch)
+		r.base.Store(s.offset - min(s.offset, r.given.Load()))
+	}
+	return r.base.Load(), r.epoch == string(s.epoch)
+}
+
+// position is that of the event numbered seq.
+func (r *room) position(seq uint64) *position {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &position{epoch: r.epoch, offset: r.base.Load() + seq}
+}
+
+// maxCommands is how many publish commands go into one frame.
+const maxCommands = 32
+
+// publish sends n events that are due at a time on the swarm's clock. In a room
+// that publishes once, those of a publisher that is not connected wait for it.
+func (r *room) publish(n int, due int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := make([]event, n)
+	for i := range events {
+		events[i] = event{seq: r.given.Add(1), room: r.number, by: r.publisher.number, due: due}
+	}
+	if r.once {
+		r.waiting = append(r.waiting, events...)
+		if !r.live {
+			return nil
+		}
+	}
+	err := r.sendLocked(events)
+	if err == nil || r.once {
+		return nil // what was not sent is sent again when the publisher is back
+	}
+	for _, e := range events {
+		r.refuseLocked(e.seq)
+	}
+	return fmt.Errorf("publish to %s: %w", r.name, err)
+}
+
+// sendLocked writes events as commands. Its caller holds mu.
+func (r *room) sendLocked(events []event) error {
+	o := &r.publisher.shard.swarm.options
+	var payload, data []byte
+	for len(events) > 0 {
+		some := events[:min(len(events), maxCommands)]
+		events = events[len(some):]
+		payload = payload[:0]
+		for i, e := range some {
+			if i > 0 {
+				payload = append(payload, o.codec.separator()...)
+			}
+			data = appendEvent(data[:0], e, r.db, o.size)
+			id := uint32(idPublish + e.seq)
+			if r.once {
+				payload = o.codec.appendPublishOnce(payload, id, r.name, strconv.FormatUint(e.seq, 10), data)
+			} else {
+				payload = o.codec.appendPublish(payload, id, r.name, data)
+			}
+		}
+		if err := r.publisher.send(appendFrame(nil, o.codec.op(), payload)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// back sends again what a publisher that lost its connection had no answer to.
+func (r *room) back() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live = true
+	return r.sendLocked(r.waiting)
+}
+
+// gone notes that the publisher has no connection.
+func (r *room) gone() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live = false
+}
+
+// answered notes the reply to an event and reports whether it was new and said
+// the right offset.
+func (r *room) answered(seq uint64, m *message) (fresh, right bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.code != 0 {
+		r.refuseLocked(seq)
+		return true, true
+	}
+	if !r.once {
+		r.acked.Add(1)
+		return true, true
+	}
+	if len(r.waiting) == 0 || r.waiting[0].seq != seq {
+		return false, len(r.waiting) == 0 || seq < r.waiting[0].seq
+	}
+	r.waiting = r.waiting[1:]
+	r.acked.Add(1)
+	return true, rpcOffset(m.rpc) == r.base.Load()+seq
+}
+
+// rpcOffset reads the result of rpc publish, which is JSON in both encodings.
+func rpcOffset(data []byte) (offset uint64) {
+	_ = eachMember(data, func(key, value []byte) error {
+		if string(key) == "offset" {
+			offset, _ = digits(value)
+		}
+		return nil
+	})
+	return offset
+}
+
+func (r *room) refuseLocked(seq uint64) {
+	if r.refused == nil {
+		r.refused = make(map[uint64]struct{})
+	}
+	r.refused[seq] = struct{}{}
+}
+
+// lost counts the events that a member did not get: those it skipped, and those
+// that it still waits for. Refused events are not lost.
+func (r *room) lost(c *conn) (n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for seq := range c.missing {
+		if _, ok := r.refused[seq]; !ok {
+			n++
+		}
+	}
+	for seq := c.next; seq <= r.given.Load(); seq++ {
+		if _, ok := r.refused[seq]; !ok {
+			n++
+		}
+	}
+	return n
+}

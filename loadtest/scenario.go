@@ -1,0 +1,74 @@
+package loadtest
+
+import (
+	"context"
+
+	"hub/loadtest/report"
+)
+
+// scenario is one thing that a run can do.
+type scenario struct {
+	what string
+	// shapes are those whose floor is measured; nil for none.
+	shapes func(o *Options) []report.Shape
+	// ownServer says that it needs a server that it can kill or look into.
+	ownServer bool
+	run       func(st *stage, ctx context.Context) error
+}
+
+// allScenarios is the name of all of them, one after the other.
+const allScenarios = "all"
+
+// everyScenario is their order. Those that wait for parts of the server, mixed
+// and limits, take their place here and in scenarios.
+var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "connect", "hold", "crash", "slow"}
+
+var scenarios map[string]scenario
+
+func init() { // not a literal: soak and validation refer to it
+	scenarios = map[string]scenario{
+		"rooms": {
+			what:   "connections spread over rooms; rounds of events to every room, idle time and reconnects, rounds again",
+			shapes: roomsShapes, run: (*stage).rooms,
+		},
+		"delivery": {
+			what:   "everybody in one room, at a half, three quarters and all of the connections; then a steady stream",
+			shapes: deliveryShapes, run: (*stage).delivery,
+		},
+		"fanout": {
+			what:   "one durable message to a growing room, until the last member has it",
+			shapes: fanoutShapes, run: (*stage).fanout,
+		},
+		"chat": {
+			what: "one client publishes at rising rates and has each event echoed; then many publishers at once",
+			run:  (*stage).chat,
+		},
+		"connect": {
+			what:      "as many connections as descriptors allow are opened, authenticated and held",
+			ownServer: true, run: (*stage).connect,
+		},
+		"hold": {
+			what:   "rounds of events to connections that are held for a minute, and reconnects",
+			shapes: roomsShapes, run: (*stage).hold,
+		},
+		"crash": {
+			what:      "the server is killed again and again in the middle of acknowledged publications, clients resume",
+			ownServer: true, run: (*stage).crash,
+		},
+		"slow": {
+			what: "some clients stop reading; the others go on, and the stalled get everything later",
+			run:  (*stage).slow,
+		},
+		allScenarios: {what: "all scenarios, one after the other", ownServer: true},
+	}
+}
+
+// Scenarios are the names that -scenario takes.
+func Scenarios() []string { return append(append([]string(nil), everyScenario...), allScenarios) }
+
+// roomsShape is that of the layout that the options describe.
+func roomsShape(o *Options) report.Shape {
+	return report.Shape{Conns: o.Conns, Rooms: o.Rooms, Events: o.Events}
+}
+
+func roomsShapes(o *Options) []report.Shape { return []report.Shape{roomsShape(o)} }

@@ -1,0 +1,97 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"hub/loadtest/report"
+)
+
+const (
+	crashConns = 1000
+	crashRooms = 100
+	crashRate  = 5000 // publications a second
+)
+
+// crash kills the server in the middle of publications, again and again. The
+// publishers send what was not acknowledged again, under its idempotency key.
+func (st *stage) crash(ctx context.Context) error {
+	o := &st.r.options
+	conns := min(o.Conns, crashConns)
+	if err := st.open(ctx, layout{conns: conns, rooms: min(o.Rooms, crashRooms, conns), once: true, watched: true}); err != nil {
+		return err
+	}
+	s := st.swarm
+	s.resume.Store(true)
+	st.reconnected = true
+	publishing, stop := context.WithCancel(ctx)
+	defer stop()
+	published := make(chan error, 1)
+	go func() { published <- s.steady(publishing, s.rooms, crashRate, 24*time.Hour, s.now()) }()
+	var recoveries []float64
+	random := rand.New(rand.NewPCG(o.Seed, 1))
+	begin := time.Now()
+	for i := range o.Kills {
+		if err := st.pause(ctx, 300*time.Millisecond+time.Duration(random.Int64N(int64(500*time.Millisecond))), fmt.Sprintf("publish, kill %d of %d", i+1, o.Kills)); err != nil {
+			return err
+		}
+		took, err := st.crashOnce(ctx)
+		if err != nil {
+			return fmt.Errorf("kill %d of %d: %w", i+1, o.Kills, err)
+		}
+		recoveries = append(recoveries, took.Seconds())
+	}
+	stop()
+	<-published
+	st.phase("wait for everything")
+	if err := st.waitAll(ctx); err != nil {
+		return err
+	}
+	st.crashFigures(recoveries, time.Since(begin))
+	return st.allReady()
+}
+
+// crashOnce kills the server, starts it again and waits until every client is
+// back, which takes the time that it returns.
+func (st *stage) crashOnce(ctx context.Context) (time.Duration, error) {
+	s := st.swarm
+	before := s.counts()
+	st.server.kill()
+	st.sampler.running()
+	// Everybody notices before the server is back, so that "ready" means back.
+	if err := s.wait(ctx, func(c *counts) bool { return c.ready == 0 }); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	if err := st.server.start(ctx); err != nil {
+		return 0, err
+	}
+	st.sampler.running()
+	err := s.wait(ctx, func(c *counts) bool { return c.ready == int64(len(s.conns)) })
+	// Connections that the kill ended, and attempts while nothing listened.
+	st.expectedEnds += s.counts().ended - before.ended
+	return time.Since(begin), err
+}
+
+func (st *stage) crashFigures(recoveries []float64, took time.Duration) {
+	s := st.swarm
+	acked := uint64(0)
+	for _, r := range s.rooms {
+		acked += r.acked.Load()
+	}
+	n := len(s.conns)
+	st.figure(report.RecoveryTime.Of(report.Median(recoveries), n), len(recoveries))
+	st.figure(report.Figure{Name: "kills", Title: "kills survived", Value: float64(len(recoveries)),
+		Definition: "How often the server was killed with SIGKILL while publications were on their way, and started again."}, 0)
+	st.figure(report.Figure{Name: "acknowledged_publications", Title: "publications acknowledged", Value: float64(acked),
+		Definition: "Publications acknowledged over all kills; every one was found once in the file and at every client."}, 0)
+	st.figure(report.Figure{Name: "acknowledged_per_s", Title: "publications acknowledged a second, down times included", Unit: "1/s", Better: report.Higher,
+		Value: float64(acked) / took.Seconds(), Definition: "Publications acknowledged divided by the time from the first to the last, during which the server was killed again and again."}, 0)
+	st.figure(report.Figure{Name: "positions_recovered", Title: "subscriptions recovered", Value: float64(s.tally().recovered),
+		Definition: "Subscriptions that continued from their position after a kill."}, 0)
+	round := report.Round{N: 1, Part: "killed again and again", Started: st.out.Started, Shape: report.Shape{Conns: n, Rooms: len(s.rooms)},
+		WallMS: took.Seconds() * 1000, Deliveries: s.counts().got, Latency: report.Summarize(s.latency(), microsecond), Faults: s.faults()}
+	st.out.Rounds = append(st.out.Rounds, round)
+}

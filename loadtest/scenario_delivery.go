@@ -1,0 +1,134 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"hub/loadtest/report"
+)
+
+// deliverySizes are the sizes of the one room, smallest first.
+func deliverySizes(o *Options) []int {
+	sizes := []int{max(1, o.Conns/2), max(1, o.Conns*3/4), o.Conns}
+	return slices.Compact(sizes)
+}
+
+func deliveryShapes(o *Options) (shapes []report.Shape) {
+	for _, n := range deliverySizes(o) {
+		shapes = append(shapes, report.Shape{Conns: n, Rooms: 1, Events: o.Events})
+	}
+	return shapes
+}
+
+// delivery puts everybody into one room.
+func (st *stage) delivery(ctx context.Context) error {
+	o := &st.r.options
+	for _, shape := range deliveryShapes(o) {
+		st.endSwarm()
+		l := layout{conns: shape.Conns, rooms: 1, watched: true}
+		largest := shape.Conns == o.Conns
+		open, name, title := st.open, fmt.Sprint(shape.Conns), fmt.Sprintf("%d connections", shape.Conns)
+		if largest {
+			open, name, title = st.openAndIdle, "", ""
+		}
+		if err := open(ctx, l); err != nil {
+			return err
+		}
+		err := st.bursts(ctx, "", shape, o.Rounds, o.Gap)
+		st.deliveryFigures(shape, name, title)
+		if err != nil {
+			return err
+		}
+	}
+	return st.stream(ctx)
+}
+
+// The steady stream: at 10,000 connections a million deliveries a second.
+const (
+	streamRate = 100 // events a second
+	streamTime = 5 * time.Second
+)
+
+// stream sends events to the largest room at a steady rate. Latency counts from
+// the time at which an event was due, whenever it was sent.
+func (st *stage) stream(ctx context.Context) error {
+	s := st.swarm
+	main := s.rooms[0]
+	st.r.progress.set(s, st.name+": steady stream", time.Now().Add(streamTime))
+	events := int(streamRate * streamTime.Seconds())
+	shape := report.Shape{Conns: len(main.members), Rooms: 1, Events: events}
+	t := traffic{part: "steady stream", shape: shape, events: int64(events * len(main.members)), answers: int64(events)}
+	t.send = func(at int64) error { return s.steady(ctx, s.rooms[:1], streamRate, streamTime, at) }
+	round, err := st.round(ctx, t)
+	if err != nil {
+		return err
+	}
+	n := shape.Conns
+	st.figure(report.SustainedRate.Of(float64(round.Deliveries)/(round.WallMS/1000), n), 0)
+	st.figure(report.SustainedP95.Of(round.Latency.P95MS, n), 0)
+	if round.ServerCPU > 0 {
+		st.figure(report.ServerCPU.Named("steady", "steady stream").Of(round.ServerCPU, n), 0)
+	}
+	return nil
+}
+
+// fanoutRepeats is how often the message is sent to each room.
+const fanoutRepeats = 5
+
+// fanoutSizes are the sizes of the room that there are connections for.
+func fanoutSizes(o *Options) []int {
+	sizes := []int{100, 500, 1000, 2000, 5000, 10_000}
+	sizes = slices.DeleteFunc(sizes, func(n int) bool { return n > o.Conns })
+	if len(sizes) == 0 || o.Conns > sizes[len(sizes)-1] && o.Conns < 10_000 {
+		sizes = append(sizes, o.Conns)
+	}
+	return sizes
+}
+
+func fanoutShapes(o *Options) []report.Shape {
+	sizes := fanoutSizes(o)
+	return []report.Shape{{Conns: sizes[len(sizes)-1], Rooms: 1, Events: 1}}
+}
+
+// fanout sends one durable message to rooms of growing size.
+func (st *stage) fanout(ctx context.Context) error {
+	sizes := fanoutSizes(&st.r.options)
+	points := report.Series{Name: "until the last has it", Unit: "ms", XName: "subscribers"}
+	for i, n := range sizes {
+		st.endSwarm()
+		if err := st.open(ctx, layout{conns: n, rooms: 1, watched: true}); err != nil {
+			return err
+		}
+		shape := report.Shape{Conns: n, Rooms: 1, Events: 1}
+		// The room's first event makes its log and its row; it is not measured.
+		if err := st.warm(ctx); err != nil {
+			return err
+		}
+		if err := st.bursts(ctx, fmt.Sprintf("%d subscribers", n), shape, fanoutRepeats, 200*time.Millisecond); err != nil {
+			return err
+		}
+		rounds := st.roundsOf(shape, "")
+		last := medianOf(rounds, func(r *report.Round) float64 { return r.WallMS })
+		points.Points = append(points.Points, report.Point{T: float64(n), V: last})
+		metric := report.FanoutLast
+		if i < len(sizes)-1 {
+			metric = metric.Named(fmt.Sprint(n), fmt.Sprintf("%d subscribers", n))
+		}
+		st.figure(metric.Of(last, n), len(rounds))
+	}
+	st.out.Series = append(st.out.Series, points)
+	return nil
+}
+
+// warm sends one event to every room without measuring it.
+func (st *stage) warm(ctx context.Context) error {
+	s := st.swarm
+	for _, r := range s.rooms {
+		if err := r.publish(1, s.now()); err != nil {
+			return err
+		}
+	}
+	return st.waitAll(ctx)
+}

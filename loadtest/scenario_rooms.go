@@ -1,0 +1,106 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"hub/loadtest/report"
+)
+
+// rooms is the default scenario: rounds, idle time, reconnects, rounds again.
+func (st *stage) rooms(ctx context.Context) error {
+	o := &st.r.options
+	shape := roomsShape(o)
+	if err := st.openAndIdle(ctx, layout{conns: o.Conns, rooms: o.Rooms, watched: true}); err != nil {
+		return err
+	}
+	defer st.deliveryFigures(shape, "", "")
+	if err := st.bursts(ctx, "", shape, o.Rounds, o.Gap); err != nil {
+		return err
+	}
+	if err := st.pause(ctx, o.Hold, "hold"); err != nil {
+		return err
+	}
+	if err := st.reconnects(ctx, o.Reconnects); err != nil {
+		return err
+	}
+	return st.bursts(ctx, "after reconnects", shape, o.Rounds, o.Gap)
+}
+
+// reconnects drops connections in the middle of a burst: they miss some of it,
+// and must have all when they are back.
+func (st *stage) reconnects(ctx context.Context, n int) error {
+	if n == 0 {
+		return nil
+	}
+	st.phase(fmt.Sprintf("%d reconnects", n))
+	s := st.swarm
+	some := s.some(n)
+	if len(some) == 0 {
+		return nil
+	}
+	st.reconnected = true
+	s.reset()
+	at := s.now()
+	for _, r := range s.rooms {
+		if err := r.publish(1, at); err != nil {
+			return err
+		}
+	}
+	if err := s.reconnect(ctx, some); err != nil {
+		return fmt.Errorf("reconnects: %w", err)
+	}
+	resumed := s.resumed()
+	st.figure(report.ReconnectP95.Of(float64(resumed.ValueAtQuantile(95))/1000, len(some)), len(some))
+	if err := st.waitAll(ctx); err != nil {
+		return fmt.Errorf("reconnects: %w", err)
+	}
+	return st.allReady()
+}
+
+// holdRounds and holdGap: connections are held for a minute.
+const (
+	holdRounds = 12
+	holdGap    = 5 * time.Second
+)
+
+// hold keeps connections for long, with events now and then. When the server
+// revalidates all connections on demand, every other round will overlap that.
+func (st *stage) hold(ctx context.Context) error {
+	o := &st.r.options
+	shape := roomsShape(o)
+	if err := st.open(ctx, layout{conns: o.Conns, rooms: o.Rooms, watched: true}); err != nil {
+		return err
+	}
+	defer st.deliveryFigures(shape, "", "")
+	gap := min(holdGap, max(o.Hold, 10*time.Millisecond)) // a short -hold makes a short test
+	if err := st.bursts(ctx, "", shape, holdRounds, gap); err != nil {
+		return err
+	}
+	return st.reconnects(ctx, o.Reconnects)
+}
+
+// connect opens as many connections as descriptors allow.
+func (st *stage) connect(ctx context.Context) error {
+	o := &st.r.options
+	n := o.Conns
+	if st.r.limit > 0 {
+		n = int(min(st.r.limit-spareDescriptors, maxConnect))
+	}
+	rooms := min(o.Rooms, n)
+	if err := st.openAndIdle(ctx, layout{conns: n, rooms: rooms}); err != nil {
+		return err
+	}
+	st.figure(report.Figure{Name: "connections_held", Title: "connections held", Value: float64(n), Better: report.Higher,
+		Definition: "Connections that were open, authenticated and subscribed at the same time: as many as descriptors of one process allow."}, 0)
+	if err := st.pause(ctx, o.Hold, "hold"); err != nil {
+		return err
+	}
+	shape := report.Shape{Conns: n, Rooms: rooms, Events: 1}
+	_, err := st.burst(ctx, "all still there", shape, 1)
+	return err
+}
+
+// maxConnect bounds a machine that allows a million descriptors.
+const maxConnect = 100_000

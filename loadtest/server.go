@@ -1,0 +1,363 @@
+package loadtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"hub/loadtest/report"
+)
+
+// server is the process under test: a child with a data directory, secrets and a
+// configuration of its own. One goroutine at a time uses it.
+type server struct {
+	// fixed after new
+	program  []string
+	dir      string // holds everything below; removed by close
+	secret   string
+	adminKey string
+	log      string // file
+	addr     netip.AddrPort
+	tls      *certificate // nil for plain sockets
+	died     func(error)  // called once when the process ends unasked
+
+	// of the process that runs now, or ran last
+	process *process
+	admin   string // host:port
+}
+
+// process is one run of the child.
+type process struct {
+	pid    int
+	asked  chan struct{} // closed before it is told to end
+	ended  chan struct{} // closed when it has
+	err    error         // valid once ended is closed
+	handle *os.Process
+}
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 30 * time.Second
+	// logTail is how much of the log of a server that died is shown.
+	logTail = 12
+)
+
+// raised are the server's limits that a run changes, since one machine plays
+// everybody.
+var raised = []report.Setting{
+	{Name: "limits.connections.server", Value: "0 (off)", Default: "100000"},
+	{Name: "limits.connections.database", Value: "0 (off)", Default: "12000"},
+	{Name: "limits.connections.ip", Value: "0 (off)", Default: "1000"},
+	{Name: "limits.messages.per_second", Value: "0 (off)", Default: "50"},
+}
+
+// retention is the history that a room of the test's server keeps, in events.
+const retention = 10_000
+
+const configTemplate = `# The defaults, without the limits that one machine playing everybody exceeds.
+[server]
+listen = %q
+data_dir = %q
+tls_cert = %q
+tls_key = %q
+drain_window = "500ms"
+[auth]
+hmac_secret = "file:%s"
+[admin]
+listen = "127.0.0.1:0"
+key = "file:%s"
+[limits.connections]
+server = 0
+database = 0
+ip = 0
+[limits.messages]
+per_second = 0.0
+burst = 0
+[database]
+names = ["` + defaultDatabase + `", "` + otherDatabase + `"]
+[namespace.` + ownNamespace + `]
+history_size = %d
+`
+
+// newServer prepares a server in a new directory under parent, listening on host.
+func newServer(o *Options, parent string, host netip.Addr, died func(error)) (_ *server, err error) {
+	dir, err := os.MkdirTemp(parent, "hub-loadtest-")
+	if err != nil {
+		return nil, fmt.Errorf("make a temporary directory: %w", err)
+	}
+	s := &server{program: o.Program, dir: dir, secret: newSecret(), adminKey: newSecret(), died: died, log: filepath.Join(dir, "server.log")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	// The address is the server's alone, so the port is free again after a crash.
+	if s.addr, err = freePort(host); err != nil {
+		return nil, err
+	}
+	cert, key := "", ""
+	if o.TLS {
+		if s.tls, err = newCertificate(host, dir); err != nil {
+			return nil, err
+		}
+		cert, key = s.tls.certFile, s.tls.keyFile
+	}
+	secretFile, adminFile := filepath.Join(dir, "secret"), filepath.Join(dir, "admin-key")
+	config := fmt.Sprintf(configTemplate, s.addr.String(), s.dataDir(), cert, key, filepath.ToSlash(secretFile), filepath.ToSlash(adminFile), retention)
+	return s, errors.Join(
+		os.WriteFile(secretFile, []byte(s.secret), 0o600),
+		os.WriteFile(adminFile, []byte(s.adminKey), 0o600),
+		os.WriteFile(s.config(), []byte(config), 0o600))
+}
+
+func newSecret() string {
+	var b [32]byte
+	rand.Read(b[:])
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+func freePort(host netip.Addr) (netip.AddrPort, error) {
+	l, err := net.Listen("tcp", netip.AddrPortFrom(host, 0).String())
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("listen on %s: %w; the loopback interface must have this address", host, err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort(), nil
+}
+
+func (s *server) config() string  { return filepath.Join(s.dir, "hub.toml") }
+func (s *server) dataDir() string { return filepath.Join(s.dir, "data") }
+
+// database is the file of a database.
+func (s *server) database(name string) string { return filepath.Join(s.dataDir(), name+".db") }
+
+// start runs the process and waits until it listens.
+func (s *server) start(ctx context.Context) error {
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	begin, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	args := append(s.program[1:len(s.program):len(s.program)], "serve", "-config", s.config(), "-log-format", "json")
+	cmd := exec.Command(s.program[0], args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	isolate(cmd)
+	if s.process, err = run(cmd); err != nil {
+		return fmt.Errorf("start the server: %w", err)
+	}
+	if err := s.awaitListening(ctx, begin); err != nil {
+		s.kill()
+		return err
+	}
+	p := s.process
+	go func() {
+		<-p.ended
+		select {
+		case <-p.asked:
+		default:
+			s.died(s.gone(p))
+		}
+	}()
+	return nil
+}
+
+// run starts a process whose parent thread lives as long as it does.
+func run(cmd *exec.Cmd) (*process, error) {
+	p := &process{asked: make(chan struct{}), ended: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		p.pid, p.handle = cmd.Process.Pid, cmd.Process
+		started <- nil
+		p.err = cmd.Wait()
+		close(p.ended)
+	}()
+	return p, <-started
+}
+
+var listening = regexp.MustCompile(`"msg":"listening","addr":"([^"]+)","admin_addr":"([^"]+)"`)
+
+// awaitListening looks for the server's first words in its log.
+func (s *server) awaitListening(ctx context.Context, from int64) error {
+	deadline := time.After(startTimeout)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := os.ReadFile(s.log)
+		if err != nil {
+			return err
+		}
+		if m := listening.FindSubmatch(text[min(from, int64(len(text))):]); m != nil {
+			s.admin = string(m[2])
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-s.process.ended:
+			return s.gone(s.process)
+		case <-deadline:
+			return fmt.Errorf("the server does not listen after %v%s", startTimeout, s.lastWords())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// errDied is wrapped by what tells that the server ended unasked.
+var errDied = errors.New("the server ended")
+
+func (s *server) gone(p *process) error {
+	how := "by itself"
+	if p.err != nil {
+		how = p.err.Error()
+	}
+	return fmt.Errorf("%w (%s)%s", errDied, how, s.lastWords())
+}
+
+// lastWords are the last lines of the log, to be appended to an error.
+func (s *server) lastWords() string {
+	text, err := os.ReadFile(s.log)
+	if err != nil || len(bytes.TrimSpace(text)) == 0 {
+		return "; its log is empty"
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return "; its log ends with:\n  " + strings.Join(lines[max(0, len(lines)-logTail):], "\n  ")
+}
+
+// stop ends the server as an operator does; it must end well.
+func (s *server) stop() error {
+	p := s.process
+	if p == nil {
+		return nil
+	}
+	s.process = nil
+	close(p.asked)
+	if err := p.handle.Signal(terminate); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop the server: %w", err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(stopTimeout):
+		_ = p.handle.Kill()
+		<-p.ended
+		return fmt.Errorf("the server did not stop within %v%s", stopTimeout, s.lastWords())
+	}
+	if p.err != nil {
+		return fmt.Errorf("the server stopped with %w%s", p.err, s.lastWords())
+	}
+	return nil
+}
+
+// kill ends the process at once, if it runs, and waits for that.
+func (s *server) kill() {
+	p := s.process
+	if p == nil {
+		return
+	}
+	s.process = nil
+	close(p.asked)
+	_ = p.handle.Kill()
+	<-p.ended
+}
+
+// close kills the process and removes its files.
+func (s *server) close() error {
+	s.kill()
+	return os.RemoveAll(s.dir)
+}
+
+// cpu is the processor time of the process, if the system tells.
+func (s *server) cpu() (time.Duration, bool) {
+	if s == nil || s.process == nil {
+		return 0, false
+	}
+	return processCPU(s.process.pid)
+}
+
+// memory is a field of its status in bytes, see processMemory.
+func (s *server) memory(field string) (int64, bool) {
+	if s == nil || s.process == nil {
+		return 0, false
+	}
+	return processMemory(s.process.pid, field)
+}
+
+// metrics are the figures that a server publishes, summed over their labels.
+type metrics map[string]float64
+
+// metricsSource is where they are fetched.
+type metricsSource struct {
+	url, key string
+	client   *http.Client
+}
+
+func (s *server) metrics() *metricsSource {
+	return &metricsSource{url: "http://" + s.admin + "/metrics", key: s.adminKey, client: &http.Client{Timeout: 10 * time.Second}}
+}
+
+// fetch reads them all. The key goes to the URL given and nowhere else.
+func (m *metricsSource) fetch(ctx context.Context) (metrics, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+m.key)
+	client := *m.client
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("fetch metrics: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fetch metrics: %w", err)
+	}
+	return parseMetrics(string(body)), nil
+}
+
+// parseMetrics reads the Prometheus text format.
+func parseMetrics(text string) metrics {
+	sums := make(metrics)
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		end := strings.LastIndexByte(strings.TrimSpace(line), ' ')
+		if end < 0 {
+			continue
+		}
+		name, _, _ := strings.Cut(line[:end], "{")
+		if v, err := strconv.ParseFloat(strings.TrimSpace(line[end:]), 64); err == nil {
+			sums[name] += v
+		}
+	}
+	return sums
+}
