@@ -199,6 +199,14 @@ func (s *Scenario) roundsLegend(withTarget bool, target float64) (legend []legen
 // floorColor is the style of the floor where it has one for all shapes.
 const floorColor = maxLines + 1
 
+// What a distribution's picture leaves to its edges: the fastest deliveries, which
+// would take half of a logarithmic axis, and all slower ones beyond the last nine,
+// among which the line climbs to the maximum.
+const (
+	least     = 0.02
+	mostNines = 3.6
+)
+
 // latencyChart shows the distributions of a scenario, a line for each group of
 // rounds and its floor, over percentiles spaced by their nines.
 func latencyChart(s *Scenario) (chart, bool) {
@@ -208,7 +216,7 @@ func latencyChart(s *Scenario) (chart, bool) {
 	for _, g := range shown {
 		for _, d := range []distribution{g.delivery, g.floor} {
 			if d.count > 0 {
-				lo, hi, count = min(lo, d.lowest()), max(hi, d.max), max(count, d.count)
+				lo, hi, count = min(lo, d.quantile(least)), max(hi, d.max), max(count, d.count)
 			}
 		}
 	}
@@ -219,7 +227,7 @@ func latencyChart(s *Scenario) (chart, bool) {
 	c := chart{Title: "Latency distribution", YName: "ms, logarithmic", XName: "share of deliveries that took no longer"}
 	y := logScale(lo, hi, plotBottom, plotTop)
 	c.YTicks = y.place(y.ticks(8), axisLabel)
-	nines := max(2, min(7, math.Ceil(math.Log10(float64(count)))))
+	nines := max(2, min(mostNines, math.Log10(float64(count))))
 	x := linearScale(0, nines, plotLeft, plotRight)
 	c.XTicks = nineTicks(x, nines)
 	for i, g := range shown {
@@ -249,8 +257,8 @@ func firstOfShape(groups []*roundGroup, i int) bool {
 // nineTicks labels an axis on which each unit is one more nine.
 func nineTicks(x scale, nines float64) []tick {
 	ticks := []tick{{At: x.at(-math.Log10(0.5)), Label: "50 %"}}
-	for i, label := range []string{"90 %", "99 %", "99.9 %", "99.99 %"} {
-		if float64(i+1) < nines {
+	for i, label := range []string{"90 %", "99 %", "99.9 %"} {
+		if float64(i+1) < nines-0.4 {
 			ticks = append(ticks, tick{At: x.at(float64(i + 1)), Label: label})
 		}
 	}

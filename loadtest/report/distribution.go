@@ -34,9 +34,6 @@ func (d *distribution) add(l Latency) {
 	slices.Sort(d.bounds)
 }
 
-// lowest is the upper bound of the first bucket.
-func (d *distribution) lowest() float64 { return min(d.bounds[0], max(d.max, 0.001)) }
-
 // quantile is the bound that a share of the deliveries does not exceed.
 func (d *distribution) quantile(share float64) float64 {
 	seen := int64(0)
@@ -54,7 +51,7 @@ func (d *distribution) curve(x, y scale) []chartDot {
 	if d.count == 0 {
 		return nil
 	}
-	dots := []chartDot{{x.at(0), y.at(d.lowest())}}
+	dots := []chartDot{{x.at(0), y.at(d.quantile(0))}}
 	seen := int64(0)
 	for _, bound := range d.bounds {
 		seen += d.counts[bound]
@@ -64,9 +61,6 @@ func (d *distribution) curve(x, y scale) []chartDot {
 			nines = -math.Log10(left)
 		}
 		dots = append(dots, chartDot{x.at(nines), y.at(min(bound, d.max))})
-	}
-	if last := dots[len(dots)-1]; last.X < x.to {
-		dots = append(dots, chartDot{x.to, last.Y})
 	}
 	return dots
 }

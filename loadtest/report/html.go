@@ -63,6 +63,7 @@ type scenarioPart struct {
 	FloorRows  []floorRow
 	RefKinds   []referenceKind
 	Open       bool // show the rounds at once
+	Judged     bool // some figure has a target
 }
 
 type figureRow struct {
@@ -199,6 +200,7 @@ func partOf(s *Scenario, id string) scenarioPart {
 		if f.Target != nil && *f.Target > 0 && finite(f.Value) {
 			row.Bar = min(max(f.Value / *f.Target * 50, 0.5), 100)
 		}
+		part.Judged = part.Judged || f.Target != nil
 		part.FigureRows = append(part.FigureRows, row)
 	}
 	for _, f := range s.Floors {
