@@ -162,12 +162,10 @@ func apiChannels(db *database, body []byte) func() (any, *protocol.Error) {
 				return nil, badRequest("pattern is malformed")
 			}
 			channels := make(map[string]any)
-			db.mu.RLock()
-			defer db.mu.RUnlock()
-			for name, r := range db.rooms {
-				matched, _ := path.Match(pattern, noSlash.Replace(name))
+			for _, r := range db.liveRooms() {
+				matched, _ := path.Match(pattern, noSlash.Replace(r.name))
 				if members := r.members.Load(); members > 0 && (pattern == "" || matched) {
-					channels[name] = map[string]any{"num_clients": members}
+					channels[r.name] = map[string]any{"num_clients": members}
 				}
 			}
 			return map[string]any{"channels": channels}, nil

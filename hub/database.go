@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -105,15 +107,20 @@ func (db *database) committed(events []store.Event) {
 		see(events)
 	}
 	for i := range events {
-		e := &events[i]
-		r := db.live(e.Room)
-		switch {
-		case r == nil:
-		case e.Removed:
-			r.removed(e)
-		default:
-			r.committed(e)
-		}
+		db.committedOne(&events[i])
+	}
+}
+
+// committedOne keeps a panic to its event, whose receivers then read it from the store.
+func (db *database) committedOne(e *store.Event) {
+	defer db.server.rescue()
+	r := db.live(e.Room)
+	switch {
+	case r == nil:
+	case e.Removed:
+		r.removed(e)
+	default:
+		r.committed(e)
 	}
 }
 
@@ -122,6 +129,13 @@ func (db *database) live(name string) *room {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.rooms[name]
+}
+
+// liveRooms returns the live rooms in no order.
+func (db *database) liveRooms() []*room {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return slices.Collect(maps.Values(db.rooms))
 }
 
 // room returns a live room, bringing it to life if need be.

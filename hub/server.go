@@ -208,6 +208,13 @@ func (s *Server) AdminAddr() string {
 	return s.admin.Addr().String()
 }
 
+// rescue, deferred, keeps a panic from ending the process.
+func (s *Server) rescue() {
+	if p := recover(); p != nil {
+		s.panicked(p)
+	}
+}
+
 // panicked counts and logs a panic that was recovered from.
 func (s *Server) panicked(p any) {
 	s.metrics.panics.Inc()

@@ -37,7 +37,10 @@ func (r *room) signal(s *sub, leave bool) {
 	r.signalNow = true
 	r.mu.Unlock()
 	if begin {
-		time.AfterFunc(signalInterval, r.flushSignals)
+		time.AfterFunc(signalInterval, func() {
+			defer r.db.server.rescue()
+			r.flushSignals()
+		})
 	}
 }
 
