@@ -116,7 +116,10 @@ func (p *progress) line(now time.Time) string {
 			line += fmt.Sprintf("  %.0f events/s", float64(c.got-p.got)/d)
 		}
 		p.got, p.seen = c.got, now
-		problems += int(c.ended + c.missing + c.refused)
+		problems += int(c.missing + c.refused)
+		if !s.resume.Load() { // those that come back by themselves are not one
+			problems += int(c.ended)
+		}
 	}
 	if left := p.until.Sub(now); !p.until.IsZero() && left > 0 {
 		line += fmt.Sprintf("  %.0fs left", left.Seconds())

@@ -1,0 +1,94 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"hub/hub"
+)
+
+// dieAfter is an environment variable that makes a test's server end by itself
+// after that time, with deathCry in its log.
+const (
+	dieAfter = "HUB_TEST_DIE_AFTER"
+	deathCry = "the disk is on fire"
+)
+
+// TestMain plays the program too: Options.Program of a test is this binary. It
+// fails when the tests leave goroutines.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && (os.Args[1] == "serve" || os.Args[1] == "loadtest") {
+		if err := child(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	code := m.Run()
+	for deadline := time.Now().Add(10 * time.Second); code == 0 && runtime.NumGoroutine() > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			fmt.Fprintf(os.Stderr, "leaked goroutines:\n%s\n", buf[:runtime.Stack(buf, true)])
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// child is `hub serve -config FILE …` or `hub loadtest floor-writer ADDRESS N`.
+func child(args []string) error {
+	if args[0] == "loadtest" {
+		n, err := strconv.Atoi(args[3])
+		if err != nil {
+			return err
+		}
+		return ServeFloor(args[2], n, os.Stdin, os.Stdout)
+	}
+	o := hub.DefaultOptions()
+	if _, err := toml.DecodeFile(args[2], &o); err != nil {
+		return err
+	}
+	ns := hub.DefaultNamespace()
+	ns.HistorySize = o.Namespaces[ownNamespace].HistorySize
+	o.Namespaces[ownNamespace] = ns
+	for _, secret := range []*string{&o.Auth.HMACSecret, &o.Admin.Key} {
+		text, err := os.ReadFile(strings.TrimPrefix(*secret, "file:"))
+		if err != nil {
+			return err
+		}
+		*secret = string(text)
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if err := os.MkdirAll(o.Server.DataDir, 0o700); err != nil {
+		return err
+	}
+	s, err := hub.New(o, log)
+	if err != nil {
+		return err
+	}
+	log.Info("listening", "addr", s.Addr(), "admin_addr", s.AdminAddr())
+	if text := os.Getenv(dieAfter); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return err
+		}
+		time.AfterFunc(d, func() {
+			log.Error(deathCry)
+			os.Exit(3)
+		})
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return s.Run(ctx)
+}
