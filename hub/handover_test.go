@@ -79,7 +79,10 @@ func handover(t *testing.T, seed uint64) {
 	o.Database.Readers = pick(random, 2, 4)
 	small, middle := openNamespace(), openNamespace()
 	small.HistorySize, middle.HistorySize = pick(random, uint64(1), 5, 20), 60
-	middle.JoinLeave = true
+	memory, sizes := pick(random, int64(300), 60_000, 1<<20), pick(random, 1, 200, 2<<10)
+	keep := pick(random, int64(1), 1_000, 10_000)
+	// Joins that do not fit the log make everybody subscribe again, and join.
+	middle.JoinLeave = keep == 10_000 && memory == 1<<20
 	o.Namespaces["small"], o.Namespaces["middle"] = small, middle
 	w := &world{
 		t: t, live: "live:cursor", failed: make(chan struct{}), finish: make(chan struct{}),
@@ -89,8 +92,6 @@ func handover(t *testing.T, seed uint64) {
 	}
 	network := polltest.New(seed, faults)
 	w.listener = network.NewListener()
-	memory, sizes := pick(random, int64(300), 60_000, 1<<20), pick(random, 1, 200, 2<<10)
-	keep := pick(random, int64(1), 1_000, 10_000)
 	pageEvents, pageBytes := pick(random, 1, 3, 50), pick(random, 1, 500, 50_000)
 	t.Logf("faults %+v, histories %d, memory %d, segments %d, keep %d, pages of %d events and %d bytes, stall %v",
 		faults, small.HistorySize, memory, sizes, keep, pageEvents, pageBytes, w.ledger.stall)
