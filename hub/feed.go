@@ -129,10 +129,7 @@ func (f *feed) append(frame []byte, pub span, time int64) (victims []*segment) {
 	f.segments[len(f.segments)-1].add(frame, pub, time)
 	f.bytes += int64(len(frame))
 	f.head++
-	keep := sizes.keepEphemeral
-	if f.room.durable() {
-		keep = sizes.keepDurable
-	}
+	keep := f.room.keep()
 	for len(f.segments) > 1 && f.bytes-int64(len(f.segments[0].buf)) >= keep {
 		f.dropOldest()
 	}

@@ -82,7 +82,7 @@ func handover(t *testing.T, seed uint64) {
 	memory, sizes := pick(random, int64(300), 60_000, 1<<20), pick(random, 1, 200, 2<<10)
 	keep := pick(random, int64(1), 1_000, 10_000)
 	// Joins that do not fit the log make everybody subscribe again, and join.
-	middle.JoinLeave = keep == 10_000 && memory == 1<<20
+	middle.JoinLeave = true
 	o.Namespaces["small"], o.Namespaces["middle"] = small, middle
 	w := &world{
 		t: t, live: "live:cursor", failed: make(chan struct{}), finish: make(chan struct{}),

@@ -90,6 +90,14 @@ func newRoom(db *database, name string, ns *Namespace) *room {
 
 func (r *room) durable() bool { return r.ns.Durable }
 
+// keep is the bytes of entries that each of the room's logs keeps at least.
+func (r *room) keep() int64 {
+	if r.durable() {
+		return r.db.server.sizes.keepDurable
+	}
+	return r.db.server.sizes.keepEphemeral
+}
+
 // join announces a subscription of loop l: from here on the log is kept in its
 // encoding. It fails when the room has died; then ask the database again.
 func (r *room) join(l *loop, enc wire.Encoding) bool {

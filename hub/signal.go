@@ -37,33 +37,55 @@ func (r *room) signal(s *sub, leave bool) {
 	r.signalNow = true
 	r.mu.Unlock()
 	if begin {
-		time.AfterFunc(signalInterval, func() {
-			defer r.db.server.rescue()
-			r.flushSignals()
-		})
+		r.signalSoon()
 	}
 }
 
-// flushSignals appends what has been collected.
+// signalSoon has what is pending appended in a while.
+func (r *room) signalSoon() {
+	time.AfterFunc(signalInterval, func() {
+		defer r.db.server.rescue()
+		r.flushSignals()
+	})
+}
+
+// flushSignals appends what has been collected, as far as it fits the log beside
+// what receivers are reading: a crowd larger than that would push its own
+// beginning out, and all who miss it would subscribe again and be the next crowd.
 func (r *room) flushSignals() {
 	r.extend(func() (victims []*segment) {
-		pending := r.pending
-		r.pending, r.signalNow = nil, false
-		for _, f := range r.signals {
-			if f == nil {
-				continue
-			}
-			for _, s := range pending {
-				frame, err := f.enc.AppendPush(r.scratch[:0], s.push(r.name))
-				if err != nil {
-					r.db.server.log.Error("join or leave cannot be encoded", slog.Any("error", err))
-					continue
-				}
-				victims = append(victims, f.append(frame, span{}, 0)...)
-			}
+		room := r.keep() / 2
+		for len(r.pending) > 0 && room > 0 {
+			size, gone := r.appendSignal(r.pending[0])
+			victims = append(victims, gone...)
+			r.pending = r.pending[1:]
+			room -= size
+		}
+		if r.signalNow = len(r.pending) > 0; r.signalNow {
+			r.signalSoon()
+		} else {
+			r.pending = nil
 		}
 		return victims
 	})
+}
+
+// appendSignal frames a join or leave for each encoding in use; size is that of
+// the largest frame.
+func (r *room) appendSignal(s signal) (size int64, victims []*segment) {
+	for _, f := range r.signals {
+		if f == nil {
+			continue
+		}
+		frame, err := f.enc.AppendPush(r.scratch[:0], s.push(r.name))
+		if err != nil {
+			r.db.server.log.Error("join or leave cannot be encoded", slog.Any("error", err))
+			continue
+		}
+		victims = append(victims, f.append(frame, span{}, 0)...)
+		size = max(size, int64(len(frame)))
+	}
+	return size, victims
 }
 
 func (s signal) push(room string) *protocol.Push {
