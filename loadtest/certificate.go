@@ -21,6 +21,7 @@ import (
 // certificate is one for the test's own server, signed by itself.
 type certificate struct {
 	certFile, keyFile string
+	host              string
 	pool              *x509.CertPool
 }
 
@@ -44,7 +45,7 @@ func newCertificate(host netip.Addr, dir string) (*certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a certificate: %w", err)
 	}
-	c := &certificate{certFile: filepath.Join(dir, "cert.pem"), keyFile: filepath.Join(dir, "key.pem"), pool: x509.NewCertPool()}
+	c := &certificate{host: host.String(), certFile: filepath.Join(dir, "cert.pem"), keyFile: filepath.Join(dir, "key.pem"), pool: x509.NewCertPool()}
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	c.pool.AppendCertsFromPEM(text)
 	return c, errors.Join(os.WriteFile(c.certFile, text, 0o600),
@@ -53,5 +54,5 @@ func newCertificate(host netip.Addr, dir string) (*certificate, error) {
 
 // client is the configuration of clients, which trust this certificate alone.
 func (c *certificate) client() *tls.Config {
-	return &tls.Config{RootCAs: c.pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	return &tls.Config{RootCAs: c.pool, ServerName: c.host, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 }

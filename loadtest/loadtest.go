@@ -72,7 +72,6 @@ func Run(ctx context.Context, o Options, stdout, stderr io.Writer) (*report.Repo
 	}
 	r.describe()
 	r.progress = newProgress(stderr, o.Terminal)
-	r.progress.problems = r.faultsSoFar
 	for _, name := range r.names() {
 		if ctx.Err() != nil {
 			break
@@ -106,6 +105,12 @@ func (o *Options) complete() error {
 	if o.stall == 0 {
 		o.stall = 10 * time.Second
 	}
+	if o.stream == 0 {
+		o.stream = 5 * time.Second
+	}
+	if o.settle == 0 {
+		o.settle = 2 * time.Second
+	}
 	if o.Width == 0 {
 		o.Width = 100
 	}
@@ -122,10 +127,6 @@ func (r *runner) names() []string {
 
 func (r *runner) problem(format string, args ...any) {
 	r.report.Problems = append(r.report.Problems, fmt.Sprintf(format, args...))
-}
-
-func (r *runner) faultsSoFar() int {
-	return int(r.report.Faults().Total())
 }
 
 func (r *runner) show(s *swarm, phase string) { r.progress.set(s, phase, time.Time{}) }

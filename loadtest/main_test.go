@@ -55,6 +55,16 @@ func child(args []string) error {
 		}
 		return ServeFloor(args[2], n, os.Stdin, os.Stdout)
 	}
+	if text := os.Getenv(dieAfter); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return err
+		}
+		time.AfterFunc(d, func() {
+			fmt.Fprintln(os.Stderr, deathCry)
+			os.Exit(3)
+		})
+	}
 	o := hub.DefaultOptions()
 	if _, err := toml.DecodeFile(args[2], &o); err != nil {
 		return err
@@ -78,16 +88,6 @@ func child(args []string) error {
 		return err
 	}
 	log.Info("listening", "addr", s.Addr(), "admin_addr", s.AdminAddr())
-	if text := os.Getenv(dieAfter); text != "" {
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			return err
-		}
-		time.AfterFunc(d, func() {
-			log.Error(deathCry)
-			os.Exit(3)
-		})
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	return s.Run(ctx)

@@ -50,6 +50,7 @@ func (st *stage) round(ctx context.Context, t traffic) (*report.Round, error) {
 	faults := s.faults()
 	round.Faults = difference(faults, st.watched)
 	st.watched = faults
+	st.r.progress.faults.Add(round.Faults.Total())
 	st.out.Rounds = append(st.out.Rounds, round)
 	return &st.out.Rounds[len(st.out.Rounds)-1], err
 }
@@ -266,9 +267,6 @@ func (st *stage) deliveryFigures(shape report.Shape, name, title string) {
 	add(report.GeneratorCPU, func(r *report.Round) float64 { return r.GeneratorCPU })
 }
 
-// settleTime is how long connections have been idle when memory is read.
-const settleTime = 2 * time.Second
-
 // openAndIdle makes a swarm and notes what its connections cost.
 func (st *stage) openAndIdle(ctx context.Context, l layout) error {
 	before, known := st.server.memory("VmRSS")
@@ -294,7 +292,10 @@ func (st *stage) openAndIdle(ctx context.Context, l layout) error {
 			Value:      micro(now.server-used.server) / float64(n),
 			Definition: "User and system time of the server from the first connect(2) until the last connection was ready, divided by their number."}, 0)
 	}
-	if err := st.pause(ctx, settleTime, "idle"); err != nil || !known || !first {
+	if !known || !first {
+		return nil
+	}
+	if err := st.pause(ctx, st.r.options.settle, "idle"); err != nil {
 		return err
 	}
 	if idle, ok := st.server.memory("VmRSS"); ok {

@@ -54,6 +54,10 @@ type Options struct {
 
 	// stall is how long nothing may come before waiting ends; 0 means 10 s.
 	stall time.Duration
+	// settle is how long connections have been idle when memory is read; 0 means 2 s.
+	settle time.Duration
+	// stream is how long steady streams within a scenario last; 0 means 5 s.
+	stream time.Duration
 	// before, unless nil, is called with the data directory before files are
 	// checked: a test breaks them there.
 	before func(dataDir string)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,15 +18,16 @@ type progress struct {
 	stop     chan struct{}
 	done     sync.WaitGroup
 
+	faults atomic.Int64 // of the rounds so far
+
 	// mu guards the rest
-	mu       sync.Mutex
-	phase    string
-	until    time.Time // when the phase will be over; zero when that is not known
-	swarm    *swarm    // nil between two
-	problems func() int
-	got      int64
-	seen     time.Time
-	shown    bool // a line stands on the terminal
+	mu    sync.Mutex
+	phase string
+	until time.Time // when the phase will be over; zero when that is not known
+	swarm *swarm    // nil between two
+	got   int64
+	seen  time.Time
+	shown bool // a line stands on the terminal
 }
 
 const (
@@ -34,7 +36,7 @@ const (
 )
 
 func newProgress(out io.Writer, terminal bool) *progress {
-	p := &progress{out: out, terminal: terminal, start: time.Now(), stop: make(chan struct{}), problems: func() int { return 0 }}
+	p := &progress{out: out, terminal: terminal, start: time.Now(), stop: make(chan struct{})}
 	p.done.Go(p.run)
 	return p
 }
@@ -108,7 +110,7 @@ func (p *progress) draw() {
 // line describes the moment. Its caller holds mu.
 func (p *progress) line(now time.Time) string {
 	line := fmt.Sprintf("%4.0fs  %s", now.Sub(p.start).Seconds(), p.phase)
-	problems := p.problems()
+	problems := int(p.faults.Load())
 	if s := p.swarm; s != nil {
 		c := s.counts()
 		line += fmt.Sprintf("  %d/%d ready", c.ready, len(s.conns))

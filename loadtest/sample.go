@@ -11,16 +11,16 @@ import (
 // sampler looks at the server now and then while a scenario runs.
 type sampler struct {
 	// fixed after new
-	server *server
-	source *metricsSource
-	start  time.Time
-	deep   time.Duration // between two looks at what is dear to count
-	stop   context.CancelFunc
-	done   sync.WaitGroup
+	stage *stage
+	start time.Time
+	deep  time.Duration // between two looks at what is dear to count
+	stop  context.CancelFunc
+	done  sync.WaitGroup
 
 	// mu guards the rest
 	mu     sync.Mutex
 	swarm  *swarm
+	source *metricsSource
 	pid    int
 	series map[string][]report.Point
 }
@@ -53,20 +53,21 @@ const (
 
 func newSampler(st *stage) *sampler {
 	ctx, stop := context.WithCancel(context.Background())
-	p := &sampler{server: st.server, source: st.source, start: time.Now(), deep: deepEvery, stop: stop, series: make(map[string][]report.Point)}
+	p := &sampler{stage: st, start: time.Now(), deep: deepEvery, stop: stop, series: make(map[string][]report.Point)}
 	p.running()
 	every := max(sampleEvery, st.r.options.Duration/maxPoints)
 	p.done.Go(func() { p.run(ctx, every) })
 	return p
 }
 
-// running notes which process the server is now; 0 for none.
+// running notes which process the server is now; 0 for none. The goroutine of the
+// scenario calls it.
 func (p *sampler) running() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pid = 0
-	if p.server != nil && p.server.process != nil {
-		p.pid = p.server.process.pid
+	p.pid, p.source = 0, p.stage.source
+	if s := p.stage.server; s != nil && s.process != nil {
+		p.pid = s.process.pid
 	}
 }
 
@@ -114,10 +115,13 @@ func (p *sampler) sample() {
 
 // sampleDeep looks at what only the server knows, and at its descriptors.
 func (p *sampler) sampleDeep(ctx context.Context) {
-	if p.source == nil {
+	p.mu.Lock()
+	source := p.source
+	p.mu.Unlock()
+	if source == nil {
 		return
 	}
-	m, err := p.source.fetch(ctx)
+	m, err := source.fetch(ctx)
 	if err != nil {
 		return // while it is down; the checks tell of a server that stays down
 	}

@@ -68,6 +68,7 @@ func (st *stage) crashOnce(ctx context.Context) (time.Duration, error) {
 	if err := st.server.start(ctx); err != nil {
 		return 0, err
 	}
+	st.source = st.server.metrics()
 	st.sampler.running()
 	err := s.wait(ctx, func(c *counts) bool { return c.ready == int64(len(s.conns)) })
 	// Connections that the kill ended, and attempts while nothing listened.

@@ -45,22 +45,20 @@ func (st *stage) delivery(ctx context.Context) error {
 	return st.stream(ctx)
 }
 
-// The steady stream: at 10,000 connections a million deliveries a second.
-const (
-	streamRate = 100 // events a second
-	streamTime = 5 * time.Second
-)
+// streamRate is that of steady streams, in events a second: at 10,000 connections
+// a million deliveries a second.
+const streamRate = 100
 
 // stream sends events to the largest room at a steady rate. Latency counts from
 // the time at which an event was due, whenever it was sent.
 func (st *stage) stream(ctx context.Context) error {
-	s := st.swarm
+	s, d := st.swarm, st.r.options.stream
 	main := s.rooms[0]
-	st.r.progress.set(s, st.name+": steady stream", time.Now().Add(streamTime))
-	events := int(streamRate * streamTime.Seconds())
+	st.r.progress.set(s, st.name+": steady stream", time.Now().Add(d))
+	events := int(streamRate * d.Seconds())
 	shape := report.Shape{Conns: len(main.members), Rooms: 1, Events: events}
 	t := traffic{part: "steady stream", shape: shape, events: int64(events * len(main.members)), answers: int64(events)}
-	t.send = func(at int64) error { return s.steady(ctx, s.rooms[:1], streamRate, streamTime, at) }
+	t.send = func(at int64) error { return s.steady(ctx, s.rooms[:1], streamRate, d, at) }
 	round, err := st.round(ctx, t)
 	if err != nil {
 		return err

@@ -11,8 +11,6 @@ import (
 const (
 	slowShare = 20   // one of so many connections stalls
 	slowSize  = 1000 // bytes of an event, so that stalled sockets fill up
-	slowFill  = 500  // events that are sent to fill them
-	slowRate  = 100  // of those a second
 )
 
 // slow lets some clients stop reading in one room with all connections.
@@ -87,8 +85,9 @@ func (st *stage) stall(n int) []*conn {
 
 // fillStalled sends so much that the sockets of the stalled are full.
 func (st *stage) fillStalled(ctx context.Context) error {
-	s := st.swarm
+	s, d := st.swarm, st.r.options.stream
 	st.phase("fill the sockets of the stalled")
+	events := int(streamRate * d.Seconds())
 	main := s.rooms[0]
 	readers := 0
 	for _, c := range main.members {
@@ -96,10 +95,10 @@ func (st *stage) fillStalled(ctx context.Context) error {
 			readers++
 		}
 	}
-	t := traffic{part: "filling stalled sockets", shape: report.Shape{Conns: len(main.members), Rooms: 1, Events: slowFill},
-		events: int64(slowFill * readers), answers: slowFill}
+	t := traffic{part: "filling stalled sockets", shape: report.Shape{Conns: len(main.members), Rooms: 1, Events: events},
+		events: int64(events * readers), answers: int64(events)}
 	t.send = func(at int64) error {
-		return s.steady(ctx, s.rooms[:1], slowRate, slowFill*time.Second/slowRate, at)
+		return s.steady(ctx, s.rooms[:1], streamRate, d, at)
 	}
 	_, err := st.round(ctx, t)
 	return err

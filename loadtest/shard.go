@@ -209,7 +209,7 @@ func (sh *shard) again(c *conn, d time.Duration) {
 // backoff is how long a client waits before it dials again: longer each time,
 // and never all at once.
 func (s *swarm) backoff(attempts int) time.Duration {
-	most := s.options.backoff << min(attempts, 5)
+	most := s.options.backoff << min(attempts, 3)
 	return most/4 + rand.N(most*3/4)
 }
 

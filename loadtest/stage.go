@@ -81,10 +81,14 @@ func (st *stage) run(ctx context.Context, scenario func(*stage, context.Context)
 	}
 	left, leftErr := st.connectionsLeft(ctx)
 	st.checkTraffic()
-	if st.server == nil {
-		st.notChecked("connections left after the end = 0", fmt.Sprint(leftErr))
-	} else {
-		st.check("connections left after the end = 0", leftErr == nil && left == 0, "%d left %v", left, errText(leftErr))
+	const none = "connections left after the end = 0"
+	switch {
+	case st.server == nil || errors.Is(leftErr, context.Canceled):
+		st.notChecked(none, leftErr.Error())
+	case leftErr != nil:
+		st.check(none, false, "%v", leftErr)
+	default:
+		st.check(none, left == 0, "%d left", left)
 	}
 	st.end(ctx)
 	return err

@@ -1,0 +1,65 @@
+package loadtest
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestValidate(t *testing.T) {
+	if o := DefaultOptions(); o.Validate() != nil {
+		t.Errorf("defaults: %v", o.Validate())
+	}
+	for want, change := range map[string]func(*Options){
+		"-scenario must be one of rooms, delivery": func(o *Options) { o.Scenario = "mixed" },
+		"-conns must be from 1":                    func(o *Options) { o.Conns = 0 },
+		"-rooms must be from 1 to -conns (10000)":  func(o *Options) { o.Rooms = 10_001 },
+		"-events must be":                          func(o *Options) { o.Events = 0 },
+		"-gap must not be negative":                func(o *Options) { o.Gap = -1 },
+		"-size must be from 1":                     func(o *Options) { o.Size = 10 },
+		"-sources 1 is too few: an address makes at most 10000 connections, so 20000 need 2": func(o *Options) { o.Sources, o.Conns = 1, 20_000 },
+		"give its -url":                 func(o *Options) { o.Secret = "s" },
+		"-url needs -secret":            func(o *Options) { o.URL = "http://127.0.0.1:8000" },
+		"-url must be like":             func(o *Options) { o.URL, o.Secret = "ws://x", "s" },
+		"-scenario crash controls":      func(o *Options) { o.URL, o.Secret, o.Scenario = "http://x", "s", "crash" },
+		"-databases must name":          func(o *Options) { o.URL, o.Secret, o.Databases = "http://x", "s", nil },
+		"-admin-url and -admin-key go ": func(o *Options) { o.URL, o.Secret, o.AdminKey = "http://x", "s", "k" },
+	} {
+		o := DefaultOptions()
+		change(&o)
+		if err := o.Validate(); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		if _, err := Run(t.Context(), o, io.Discard, io.Discard); !errors.Is(err, ErrOptions) {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// TestTooFewDescriptors: the run does not begin, and says what helps.
+func TestTooFewDescriptors(t *testing.T) {
+	limit, known := descriptorLimit()
+	if !known || limit > 900_000 {
+		t.Skip("descriptors are not limited")
+	}
+	o := DefaultOptions()
+	o.Conns, o.Dir = int(limit)-spareDescriptors+1, t.TempDir()
+	_, err := Run(t.Context(), o, io.Discard, io.Discard)
+	if !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "ulimit -Hn") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAddressesDoNotRepeat(t *testing.T) {
+	a := newAddresses(7)
+	seen := make(map[string]bool)
+	for range 100_000 {
+		ip := a.take()
+		b := ip.As4()
+		if seen[ip.String()] || b[0] != 127 || b[1] == 0 || b[1] == 127 || b[3] == 0 || b[3] == 255 {
+			t.Fatalf("address %s", ip)
+		}
+		seen[ip.String()] = true
+	}
+}
