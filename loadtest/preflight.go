@@ -1,7 +1,6 @@
 package loadtest
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -161,5 +160,3 @@ func (r *runner) conclude() {
 		"networks: everything went over the loopback interface")
 	r.report.Finish()
 }
-
-var errNoFloor = errors.New("the floor is measured on Linux only")

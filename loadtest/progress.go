@@ -21,18 +21,22 @@ type progress struct {
 	faults atomic.Int64 // of the rounds so far
 
 	// mu guards the rest
-	mu    sync.Mutex
-	phase string
-	until time.Time // when the phase will be over; zero when that is not known
-	swarm *swarm    // nil between two
-	got   int64
-	seen  time.Time
-	shown bool // a line stands on the terminal
+	mu     sync.Mutex
+	phase  string
+	until  time.Time // when the phase will be over; zero when that is not known
+	swarm  *swarm    // nil between two
+	got    int64
+	seen   time.Time
+	shown  bool      // a line stands on the terminal
+	told   string    // the phase of the last line elsewhere
+	toldAt time.Time // and its time
 }
 
 const (
 	progressRedraw = 200 * time.Millisecond
-	progressLines  = 5 * time.Second
+	// Elsewhere a line comes when something else goes on, and else less often.
+	progressLook  = time.Second
+	progressLines = 5 * time.Second
 )
 
 func newProgress(out io.Writer, terminal bool) *progress {
@@ -42,7 +46,7 @@ func newProgress(out io.Writer, terminal bool) *progress {
 }
 
 func (p *progress) run() {
-	every := progressLines
+	every := progressLook
 	if p.terminal {
 		every = progressRedraw
 	}
@@ -68,14 +72,6 @@ func (p *progress) set(s *swarm, phase string, until time.Time) {
 	p.swarm, p.phase, p.until = s, phase, until
 }
 
-// say prints a line that stays.
-func (p *progress) say(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clear()
-	fmt.Fprintf(p.out, format+"\n", args...)
-}
-
 // close ends the telling.
 func (p *progress) close() {
 	close(p.stop)
@@ -98,7 +94,12 @@ func (p *progress) draw() {
 	if p.phase == "" {
 		return
 	}
-	line := p.line(time.Now())
+	now := time.Now()
+	if !p.terminal && p.phase == p.told && now.Sub(p.toldAt) < progressLines {
+		return
+	}
+	line := p.line(now)
+	p.told, p.toldAt = p.phase, now
 	if p.terminal {
 		fmt.Fprint(p.out, "\r", line, "\x1b[K")
 		p.shown = true

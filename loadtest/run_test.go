@@ -76,52 +76,109 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestFilesChecked: what is wrong with the files of the stopped server is found.
-func TestFilesChecked(t *testing.T) {
-	execute := func(statement string) func(t *testing.T, dir string) {
-		return func(t *testing.T, dir string) {
-			db, err := sql.Open("sqlite", filepath.Join(dir, defaultDatabase+".db"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
-			if _, err := db.Exec(statement); err != nil {
-				t.Fatal(err)
-			}
-		}
+const integrityCheck, eventsCheck = "integrity_check of every database", "stored events = acknowledged events"
+
+// execute runs a statement on a database of a directory.
+func execute(t *testing.T, dir, db, statement string) {
+	t.Helper()
+	pool, err := sql.Open("sqlite", filepath.Join(dir, db+".db"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	const integrity, events = "integrity_check of every database", "stored events = acknowledged events"
-	tests := map[string]struct {
+	defer pool.Close()
+	if _, err := pool.Exec(statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFilesAreChecked: a run looks at the files of its stopped server.
+func TestFilesAreChecked(t *testing.T) {
+	for name, test := range map[string]struct {
 		damage func(t *testing.T, dir string)
 		failed []string
-		says   string
 	}{
-		"a row in the middle": {execute("DELETE FROM events WHERE offset = 7 AND room_id = 2"), []string{events}, "there should be all up to 40"},
-		"the first row":       {execute("DELETE FROM events WHERE offset = 1 AND room_id = 2"), []string{events}, "history begins at 2"},
-		"the last write": {execute("DELETE FROM events WHERE offset = 40 AND room_id = 2; UPDATE rooms SET top = 39 WHERE id = 2"),
-			[]string{events}, "39 events were committed, 40 acknowledged"},
-		"a room":        {execute("DELETE FROM events WHERE room_id = 2; DELETE FROM rooms WHERE id = 2"), []string{events}, "the room is not stored"},
-		"other content": {execute(`UPDATE events SET data = CAST(json_set(data, '$.seq', '0000000009') AS BLOB) WHERE offset = 7 AND room_id = 2`), []string{events}, "other data"},
-		"a damaged page": {func(t *testing.T, dir string) {
-			overwrite(t, filepath.Join(dir, defaultDatabase+".db"), 4096, 3000)
-		}, []string{integrity, events}, ""},
-		"a missing file": {func(t *testing.T, dir string) {
-			if err := os.Remove(filepath.Join(dir, otherDatabase+".db")); err != nil {
-				t.Fatal(err)
-			}
-		}, []string{events}, "no such file"},
-	}
-	for name, test := range tests {
+		"an acknowledged write is lost": {func(t *testing.T, dir string) {
+			execute(t, dir, defaultDatabase, "DELETE FROM events WHERE offset = 7 AND room_id = 2")
+		}, []string{eventsCheck}},
+		"a page of the other database is damaged": {func(t *testing.T, dir string) {
+			overwrite(t, filepath.Join(dir, otherDatabase+".db"), 4096, 3000)
+		}, []string{integrityCheck, eventsCheck}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := ownServer(t)
 			o.before = func(dir string) { test.damage(t, dir) }
 			r, _ := runTest(t, context.Background(), o)
 			onlyFailed(t, r, test.failed...)
-			if detail := checkOf(t, r, events).Detail; !strings.Contains(detail, test.says) {
-				t.Errorf("detail %q does not say %q", detail, test.says)
-			}
 		})
+	}
+}
+
+// TestCheckDatabase: each way in which a file can be wrong is found and named.
+func TestCheckDatabase(t *testing.T) {
+	o := ownServer(t)
+	kept := t.TempDir()
+	o.before = func(dir string) {
+		if err := os.CopyFS(kept, os.DirFS(dir)); err != nil {
+			t.Error(err)
+		}
+	}
+	r, _ := runTest(t, context.Background(), o)
+	onlyFailed(t, r)
+	pool, err := openStopped(filepath.Join(kept, defaultDatabase+".db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := column(context.Background(), pool, "SELECT name FROM rooms")
+	if err := errors.Join(err, pool.Close()); err != nil {
+		t.Fatal(err)
+	}
+	want := make([]stored, len(names))
+	for i, name := range names {
+		want[i] = stored{room: name, acked: 40} // two parts of two rounds of ten
+	}
+	for name, test := range map[string]struct {
+		statement string // empty: a page is damaged
+		retention uint64
+		says      string // empty: nothing is wrong
+	}{
+		"nothing":                  {"SELECT 1", retention, ""},
+		"what history may forget":  {"DELETE FROM events WHERE offset <= 10", 30, ""},
+		"what history must keep":   {"DELETE FROM events WHERE offset <= 11", 30, "history begins at 12, it should reach back to 11"},
+		"a row in the middle":      {"DELETE FROM events WHERE offset = 7 AND room_id = 2", retention, "39 events stored from 1 to 40, there should be all up to 40"},
+		"the first row":            {"DELETE FROM events WHERE offset = 1 AND room_id = 2", retention, "history begins at 2"},
+		"the last row":             {"DELETE FROM events WHERE offset = 40 AND room_id = 2", retention, "39 events stored from 1 to 39"},
+		"the last write":           {"DELETE FROM events WHERE offset = 40 AND room_id = 2; UPDATE rooms SET top = 39 WHERE id = 2", retention, "39 events were committed, 40 acknowledged"},
+		"a room":                   {"DELETE FROM events WHERE room_id = 2; DELETE FROM rooms WHERE id = 2", retention, "40 events were acknowledged, the room is not stored"},
+		"all events of a room":     {"DELETE FROM events WHERE room_id = 2", retention, "history begins at 1"},
+		"a room that nobody knows": {"INSERT INTO rooms VALUES (99, 'strange', 0, 0, 1, 0)", retention, "nobody published there"},
+		"another event's data":     {"UPDATE events SET data = CAST(json_set(data, '$.seq', '0000000009') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "other data"},
+		"another database's data":  {"UPDATE events SET data = CAST(json_set(data, '$.db', 'other') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "other data"},
+		"a page":                   {"", retention, "damaged"},
+	} {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(kept)); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, defaultDatabase+".db")
+		if test.statement == "" {
+			overwrite(t, path, 4096, 3000)
+		} else {
+			execute(t, dir, defaultDatabase, test.statement)
+		}
+		integrity, events, err := checkDatabase(context.Background(), path, defaultDatabase, want, test.retention)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := strings.Join(events, "; "); (got == "") != (test.says == "") || !strings.Contains(got, test.says) && len(integrity) == 0 {
+			t.Errorf("%s: %q, want %q", name, got, test.says)
+		}
+		if damaged := test.statement == ""; damaged != (len(integrity) > 0) {
+			t.Errorf("%s: integrity %q", name, integrity)
+		}
+	}
+	if _, _, err := checkDatabase(context.Background(), filepath.Join(kept, "missing.db"), "missing", nil, retention); err == nil {
+		t.Error("a missing file is fine")
 	}
 }
 
