@@ -148,8 +148,9 @@ func oldConnectionEndsLate(s *clockwork, third bool) {
 	}
 	resume()
 	conns := 3
+	var newest *attentive
 	if third {
-		s.attentive(wire.JSON, "u")
+		newest = s.attentive(wire.JSON, "u")
 		conns++
 	}
 	o := &s.opts.Server
@@ -168,15 +169,15 @@ func oldConnectionEndsLate(s *clockwork, third bool) {
 	if len(presence) != 2 || presence[fresh.client] == nil || presence[watcher.client] == nil {
 		t.Errorf("presence %v, want %s and the watcher's", presence, fresh.client)
 	}
-	var mu sync.Mutex
-	var users []string // guarded by mu
-	s.databases["default"].eachConn(apiUser{User: "u"}, func(_ *loop, c *conn) {
-		mu.Lock()
-		defer mu.Unlock()
-		users = append(users, c.session.client)
-	})
-	if want := conns - 2; len(users) != want || slices.Contains(users, oldID) || !slices.Contains(users, fresh.client) {
-		t.Errorf("connections of the user: %v, want %d with %s and without %s", users, want, fresh.client, oldID)
+	if users := s.connectionsOf("u"); len(users) != conns-2 || slices.Contains(users, oldID) || !slices.Contains(users, fresh.client) {
+		t.Errorf("connections of the user: %v, want %d with %s and without %s", users, conns-2, fresh.client, oldID)
+	}
+	if third {
+		newest.conn.Close()
+		synctest.Wait()
+		if users := s.connectionsOf("u"); !slices.Equal(users, []string{fresh.client}) {
+			t.Errorf("connections of the user: %v, want %s", users, fresh.client)
+		}
 	}
 	fresh.do(unsubscribeFrom(room), follow)
 	watcher.do(publishTo(room, `1`), watch)
@@ -197,4 +198,15 @@ func oldConnectionEndsLate(s *clockwork, third bool) {
 	if want := fmt.Sprint([]string{oldID, fresh.client}); fmt.Sprint(leaves) != want {
 		t.Errorf("leaves %v, want %v: the old one's, and the unsubscribe", leaves, want)
 	}
+}
+
+// connectionsOf returns the ids of a user's connections.
+func (s *testServer) connectionsOf(user string) (all []string) {
+	var mu sync.Mutex
+	s.databases["default"].eachConn(apiUser{User: user}, func(_ *loop, c *conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, c.session.client)
+	})
+	return all
 }
