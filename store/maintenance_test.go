@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -8,8 +9,6 @@ import (
 	"time"
 
 	"modernc.org/sqlite"
-
-	"database/sql"
 
 	"hub/store"
 )
@@ -102,16 +101,23 @@ func TestFaultWhilePruningBusy(t *testing.T) {
 // What an operation refuses cannot be undone in its savepoint: then the batch is,
 // and nobody else pays for it.
 func TestFaultWhileRefusing(t *testing.T) {
+	constraint := constraintFailure(t)
 	for _, calls := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {1, lasting}} {
 		t.Run(fmt.Sprint(calls), func(t *testing.T) {
 			t.Parallel()
 			var l ledger
 			f, g := &faults{}, newGate("begin")
+			inserts := 0 // owned by the writer
 			o := options(t)
 			o.Committed = l.committed
 			o.SetMaintenance(time.Hour)
 			o.SetFault(func(stage string) error {
 				g.fault(stage)
+				if stage == "insert" {
+					if inserts++; inserts == 2 {
+						return constraint
+					}
+				}
 				return f.fault(stage)
 			})
 			db := open(t, o)
@@ -121,6 +127,8 @@ func TestFaultWhileRefusing(t *testing.T) {
 				return p
 			}
 			answers := map[string]<-chan answer{`"hold"`: g.hold(t, db, message("a", `"hold"`))}
+			// This one has made a room and taken its id when it fails.
+			answers[`"half"`] = ask(db, with("c", "1", `"half"`))
 			answers[`"one"`] = ask(db, with("a", "1", `"one"`))
 			first := ask(db, with("a", "1", `"other content"`))
 			answers[`"two"`] = ask(db, message("b", `"two"`))
@@ -147,7 +155,7 @@ func TestFaultWhileRefusing(t *testing.T) {
 			}
 			f.set(0, 0)
 			acknowledged[`"last"`] = publish(t, db, message("a", `"last"`))
-			verify(t, db, &l, []string{"a", "b"}, acknowledged, []string{`"other content"`, `"other content too"`})
+			verify(t, db, &l, []string{"a", "b", "c"}, acknowledged, []string{`"other content"`, `"other content too"`})
 		})
 	}
 }
@@ -259,12 +267,27 @@ func TestFaultWhileMaintaining(t *testing.T) {
 			if err := db.Ready(); err != nil {
 				t.Errorf("ready: %v", err)
 			}
+			if n := db.Stats().Failed; n != 0 {
+				t.Errorf("%d batches failed because of maintenance", n)
+			}
 			shut(t, db)
 			if err := store.CheckIntegrity(t.Context(), o.Path); err != nil {
 				t.Error(err)
 			}
 		})
 	}
+}
+
+// constraintFailure is an SQLite error that undoes its own statement alone.
+func constraintFailure(t *testing.T) error {
+	t.Helper()
+	raw, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	_, err = raw.Exec("CREATE TABLE t (x NOT NULL); INSERT INTO t VALUES (NULL)")
+	return err
 }
 
 // resultCode is the extended result code of an SQLite error (sqlite.org/rescode.html).
