@@ -78,6 +78,7 @@ func (p *program) loadtestFlags(o *loadtest.Options) *flag.FlagSet {
 	fs.BoolVar(&o.DistinctUsers, "distinct-users", o.DistinctUsers, "every connection is a user of its own")
 	fs.StringVar(&o.JSON, "json", o.JSON, "`file` for the report as JSON")
 	fs.StringVar(&o.HTML, "html", o.HTML, "`file` for the report as a page")
+	fs.StringVar(&o.Profiles, "profiles", o.Profiles, "`directory` for processor and heap profiles of the test's server; taking them costs time")
 	fs.StringVar(&o.Dir, "dir", o.Dir, "`directory` on a disk for the server's temporary files")
 	return fs
 }

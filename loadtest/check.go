@@ -17,6 +17,8 @@ import (
 type stored struct {
 	room  string
 	acked uint64 // events that were acknowledged, each once
+	// refused says that others were refused: their numbers have no offset.
+	refused bool
 }
 
 // checkDatabase opens the file of a database that no process has open, without
@@ -38,9 +40,9 @@ func checkDatabase(ctx context.Context, path, name string, want []stored, retent
 	if len(integrity) > 0 {
 		return integrity, []string{"the file is damaged"}, nil
 	}
-	expected := make(map[string]uint64, len(want))
+	expected := make(map[string]stored, len(want))
 	for _, w := range want {
-		expected[w.room] = w.acked
+		expected[w.room] = w
 	}
 	events, err = checkRooms(ctx, db, name, expected, retention)
 	return nil, events, err
@@ -71,12 +73,13 @@ func openStopped(path string) (*sql.DB, error) {
 
 // roomQuery counts the stored events of each room at and above its first offset.
 const roomQuery = `SELECT name, top, first, count(offset), coalesce(min(offset), 0), coalesce(max(offset), 0),
-	count(CASE WHEN CAST(json_extract(data, '$.seq') AS INTEGER) <> offset OR json_extract(data, '$.db') <> ? THEN 1 END)
+	count(CASE WHEN CAST(json_extract(data, '$.seq') AS INTEGER) <> offset THEN 1 END),
+	count(CASE WHEN json_extract(data, '$.db') <> ? THEN 1 END)
 	FROM rooms LEFT JOIN events ON room_id = id AND offset >= first GROUP BY id ORDER BY id`
 
 // checkRooms returns what the rooms of a database lack; those that are found are
 // taken out of expected.
-func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[string]uint64, retention uint64) (wrong []string, err error) {
+func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[string]stored, retention uint64) (wrong []string, err error) {
 	rows, err := db.QueryContext(ctx, roomQuery, name)
 	if err != nil {
 		return nil, fmt.Errorf("read database %s: %w", name, err)
@@ -87,11 +90,11 @@ func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[strin
 	}
 	for rows.Next() {
 		var room string
-		var top, first, count, low, high, strange uint64
-		if err := rows.Scan(&room, &top, &first, &count, &low, &high, &strange); err != nil {
+		var top, first, count, low, high, renumbered, strange uint64
+		if err := rows.Scan(&room, &top, &first, &count, &low, &high, &renumbered, &strange); err != nil {
 			return nil, fmt.Errorf("read database %s: %w", name, err)
 		}
-		acked, asked := expected[room]
+		w, asked := expected[room]
 		delete(expected, room)
 		// What history_size keeps may not be pruned.
 		kept := uint64(1)
@@ -101,22 +104,22 @@ func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[strin
 		switch {
 		case !asked:
 			bad(room, "nobody published there")
-		case top != acked:
-			bad(room, "%d events were committed, %d acknowledged", top, acked)
+		case top != w.acked:
+			bad(room, "%d events were committed, %d acknowledged", top, w.acked)
 		case first > kept || top > 0 && (count == 0 || low > kept):
 			bad(room, "history begins at %d, it should reach back to %d", max(first, low), kept)
 		case count > 0 && (high != top || count != top-low+1):
 			bad(room, "%d events stored from %d to %d, there should be all up to %d", count, low, high, top)
-		case strange > 0:
-			bad(room, "%d events hold other data than was sent under their number", strange)
+		case strange > 0 || renumbered > 0 && !w.refused:
+			bad(room, "%d events hold other data than was sent under their number", max(strange, renumbered))
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read database %s: %w", name, err)
 	}
-	for room, acked := range expected {
-		if acked > 0 {
-			bad(room, "%d events were acknowledged, the room is not stored", acked)
+	for room, w := range expected {
+		if w.acked > 0 {
+			bad(room, "%d events were acknowledged, the room is not stored", w.acked)
 		}
 	}
 	return wrong, nil

@@ -26,8 +26,9 @@ type conn struct {
 	part      []byte // of a frame or head that is not complete
 	fragments []byte // of a message that is not complete
 	replies   int    // still to come for the first two commands
-	was       bool   // subscribed before: next and the room's epoch say where
+	was       bool   // subscribed before: offset and the room's epoch say where
 	next      uint64 // number of the event that is due
+	offset    uint64 // of the event before
 	missing   map[uint64]struct{}
 	dialed    int64 // when the socket was made, on the swarm's clock
 	attempts  int   // dials since it was last subscribed
@@ -177,7 +178,7 @@ func (c *conn) position() *position {
 	if !c.was {
 		return nil
 	}
-	return c.room.position(c.next - 1)
+	return c.room.position(c.offset)
 }
 
 // field returns the value of an HTTP header field.
@@ -313,11 +314,12 @@ func (c *conn) subscribedAt(result []byte, at int64) error {
 	case !s.recoverable:
 		return fmt.Errorf("subscription to %s is not recoverable", c.room.name)
 	case !c.was:
-		c.was, c.next = true, s.offset-base+1
+		c.was, c.next, c.offset = true, s.offset-base+1, s.offset
 	case !s.recovered || !same:
-		sh.fault(&sh.t.unrecovered, "connection %d: position %d of %s was not recovered", c.number, base+c.next-1, c.room.name)
+		sh.fault(&sh.t.unrecovered, "connection %d: position %d of %s was not recovered", c.number, c.offset, c.room.name)
 		if n := s.offset - base + 1; n > c.next && same {
 			c.skip(n)
+			c.offset = s.offset
 		}
 	default:
 		sh.t.recovered++
@@ -358,15 +360,21 @@ func (c *conn) publication(room []byte, p *publication, at int64) {
 		return
 	case e.by != r.publisher.number || string(p.user) != r.publisher.user:
 		sh.fault(&sh.t.misattributed, "connection %d: event %d of %s is said to be of user %.40q", c.number, e.seq, r.name, p.user)
-	case p.offset != r.base.Load()+e.seq:
-		sh.fault(&sh.t.misplaced, "connection %d: event %d of %s has offset %d, want %d", c.number, e.seq, r.name, p.offset, r.base.Load()+e.seq)
 	}
 	switch {
 	case e.seq == c.next:
 		c.next++
+		if c.offset++; p.offset != c.offset {
+			sh.fault(&sh.t.misplaced, "connection %d: event %d of %s has offset %d, want %d", c.number, e.seq, r.name, p.offset, c.offset)
+		}
 	case e.seq > c.next:
+		// What was refused has no offset, so only events that were lost move it.
+		if n := e.seq - c.next + 1; p.offset <= c.offset || p.offset > c.offset+n {
+			sh.fault(&sh.t.misplaced, "connection %d: event %d of %s has offset %d after %d", c.number, e.seq, r.name, p.offset, c.offset)
+		}
 		c.skip(e.seq)
 		c.next++
+		c.offset = p.offset
 	default:
 		if _, late := c.missing[e.seq]; !late {
 			sh.fault(&sh.t.duplicate, "connection %d: event %d of %s came twice", c.number, e.seq, r.name)

@@ -124,6 +124,7 @@ func TestFaults(t *testing.T) {
 
 // TestLastEventLost: an event that no later one reveals as lost ends the waiting.
 func TestLastEventLost(t *testing.T) {
+	t.Parallel()
 	dropped := false
 	p := startProxy(t, startHub(t, nil), func(_ *proxied, frame []byte) [][]byte {
 		if !dropped && numberOf(frame) == "20" {
@@ -213,6 +214,7 @@ func TestRefused(t *testing.T) {
 // TestCloses: a connection that the server ends makes the run fail, even if no
 // event is missing.
 func TestCloses(t *testing.T) {
+	t.Parallel()
 	closed := false
 	p := startProxy(t, startHub(t, nil), func(c *proxied, frame []byte) [][]byte {
 		if !closed && numberOf(frame) == "20" { // the last one
@@ -224,5 +226,48 @@ func TestCloses(t *testing.T) {
 	r, _ := runTest(t, context.Background(), small(p.listener.Addr().String()))
 	if c := checkOf(t, r, "ready = asked"); c.Result != report.Failed || !strings.Contains(c.Detail, "3008 slow") {
 		t.Errorf("ready = asked: %s, %q", c.Result, c.Detail)
+	}
+}
+
+// TestReplies: answers of the server are judged as its events are.
+func TestReplies(t *testing.T) {
+	replaceOnce := func(old, with string) func(*proxied, []byte) [][]byte {
+		done := false
+		return func(_ *proxied, frame []byte) [][]byte {
+			if done || !bytes.Contains(frame, []byte(old)) {
+				return [][]byte{frame}
+			}
+			done = true
+			if with == "" {
+				return nil
+			}
+			return [][]byte{bytes.Replace(frame, []byte(old), []byte(with), 1)}
+		}
+	}
+	for name, test := range map[string]struct {
+		reply      func(*proxied, []byte) [][]byte
+		reconnects int
+		failed     []string
+	}{
+		"no acknowledgement":      {replaceOnce(`"publish":{}`, ""), 0, []string{"acknowledged = published", "the scenario completes"}},
+		"not recovered":           {replaceOnce(`"recovered":true`, `"recovered":null`), 4, []string{"every position recovered"}},
+		"an answer to no command": {replaceOnce(`"id":3`, `"id":999`), 0, []string{"acknowledged = published", "the scenario completes"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, startHub(t, nil), nil)
+			p.reply = test.reply
+			o := small(p.listener.Addr().String())
+			o.Reconnects = test.reconnects
+			r, _ := runTest(t, context.Background(), o)
+			for _, name := range test.failed {
+				if c := checkOf(t, r, name); c.Result != report.Failed {
+					t.Errorf("%s: %s (%s)", name, c.Result, c.Detail)
+				}
+			}
+			if r.Passed() != (len(test.failed) == 0) {
+				t.Errorf("passed: %v", r.Passed())
+			}
+		})
 	}
 }

@@ -162,6 +162,8 @@ type proxy struct {
 	// change returns the frames to send instead of one that the server sent. It is
 	// called with mu held, for publications only.
 	change func(c *proxied, frame []byte) [][]byte
+	// reply, unless nil, is the same for all other frames.
+	reply func(c *proxied, frame []byte) [][]byte
 }
 
 // proxied is one connection through a proxy.
@@ -273,8 +275,12 @@ func (p *proxy) pass(c *proxied, frame []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	frames := [][]byte{frame}
-	if p.change != nil && bytes.Contains(frame, []byte(`"pub":{`)) {
+	isPublication := bytes.HasPrefix(frame[2:], []byte(`{"push"`)) || len(frame) > 4 && bytes.HasPrefix(frame[4:], []byte(`{"push"`))
+	switch {
+	case isPublication && p.change != nil:
 		frames = p.change(c, frame)
+	case !isPublication && p.reply != nil:
+		frames = p.reply(c, frame)
 	}
 	for _, f := range frames {
 		if _, err := c.client.Write(f); err != nil {

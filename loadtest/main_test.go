@@ -2,6 +2,7 @@ package loadtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +24,10 @@ import (
 const (
 	dieAfter = "HUB_TEST_DIE_AFTER"
 	deathCry = "the disk is on fire"
+	// badStop makes it end with another exit code than 0 when it is asked to end.
+	badStop = "HUB_TEST_BAD_STOP"
+	// maxFile limits the size of its files, in bytes: a disk that is full.
+	maxFile = "HUB_TEST_MAX_FILE"
 )
 
 // TestMain plays the program too: Options.Program of a test is this binary. It
@@ -65,6 +70,11 @@ func child(args []string) error {
 			os.Exit(3)
 		})
 	}
+	if text := os.Getenv(maxFile); text != "" {
+		if err := limitFiles(text); err != nil {
+			return err
+		}
+	}
 	o := hub.DefaultOptions()
 	if _, err := toml.DecodeFile(args[2], &o); err != nil {
 		return err
@@ -90,5 +100,9 @@ func child(args []string) error {
 	log.Info("listening", "addr", s.Addr(), "admin_addr", s.AdminAddr())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return s.Run(ctx)
+	err = s.Run(ctx)
+	if os.Getenv(badStop) != "" {
+		err = errors.Join(err, errors.New("the checkpoint failed"))
+	}
+	return err
 }

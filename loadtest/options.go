@@ -41,6 +41,7 @@ type Options struct {
 	DistinctUsers bool   // every connection is a user of its own
 
 	JSON, HTML string // files for the report; empty for none
+	Profiles   string // directory for profiles of the test's own server; empty for none
 	Dir        string // where the server's temporary directory is made; empty: a disk is looked for
 
 	// Program is the command line that runs this program: arguments are appended.

@@ -8,7 +8,8 @@ import (
 )
 
 // room is one room of a run. Its events are numbered from 1 and published by
-// one member alone, so number and offset go together: offset = base + number.
+// one member alone, so their order is that of their offsets. An event that the
+// server refuses has a number and no offset.
 type room struct {
 	// fixed after new
 	number    int // among the rooms of all databases
@@ -20,11 +21,12 @@ type room struct {
 	// atomic
 	given atomic.Uint64 // number of the last event made
 	acked atomic.Uint64 // events acknowledged, thus committed
-	base  atomic.Uint64 // offset before the first event
 
 	// mu guards the rest. It is taken inside a shard's.
 	mu      sync.Mutex
 	epoch   string // empty until the first subscription
+	base    uint64 // offset before the first event
+	top     uint64 // offset of the last event that was acknowledged
 	live    bool   // the publisher is subscribed
 	waiting []event
 	refused map[uint64]struct{} // events that the server did not take
@@ -37,16 +39,17 @@ func (r *room) joined(s *subscription) (base uint64, same bool) {
 	defer r.mu.Unlock()
 	if r.epoch == "" {
 		r.epoch = string(s.epoch)
-		r.base.Store(s.offset - min(s.offset, r.given.Load()))
+		r.base = s.offset - min(s.offset, r.given.Load())
+		r.top = r.base
 	}
-	return r.base.Load(), r.epoch == string(s.epoch)
+	return r.base, r.epoch == string(s.epoch)
 }
 
-// position is that of the event numbered seq.
-func (r *room) position(seq uint64) *position {
+// position is the place of an offset.
+func (r *room) position(offset uint64) *position {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return &position{epoch: r.epoch, offset: r.base.Load() + seq}
+	return &position{epoch: r.epoch, offset: offset}
 }
 
 // maxCommands is how many publish commands go into one frame.
@@ -124,20 +127,19 @@ func (r *room) gone() {
 func (r *room) answered(seq uint64, m *message) (fresh, right bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.once {
+		if len(r.waiting) == 0 || r.waiting[0].seq != seq {
+			return false, len(r.waiting) == 0 || seq < r.waiting[0].seq
+		}
+		r.waiting = r.waiting[1:]
+	}
 	if m.code != 0 {
 		r.refuseLocked(seq)
 		return true, true
 	}
-	if !r.once {
-		r.acked.Add(1)
-		return true, true
-	}
-	if len(r.waiting) == 0 || r.waiting[0].seq != seq {
-		return false, len(r.waiting) == 0 || seq < r.waiting[0].seq
-	}
-	r.waiting = r.waiting[1:]
 	r.acked.Add(1)
-	return true, rpcOffset(m.rpc) == r.base.Load()+seq
+	r.top++
+	return true, !r.once || rpcOffset(m.rpc) == r.top
 }
 
 // rpcOffset reads the result of rpc publish, which is JSON in both encodings.

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +19,7 @@ import (
 
 // TestOwnServer is a whole run: floor, child server, checks of its files, reports.
 func TestOwnServer(t *testing.T) {
+	t.Parallel()
 	o := ownServer(t)
 	out := t.TempDir()
 	o.Reconnects, o.JSON, o.HTML = 5, filepath.Join(out, "report.json"), filepath.Join(out, "report.html")
@@ -43,7 +47,7 @@ func TestOwnServer(t *testing.T) {
 	if err := json.Unmarshal(text, &again); err != nil || again.Verdict != report.Pass {
 		t.Errorf("JSON: %v, verdict %q", err, again.Verdict)
 	}
-	if info, err := os.Stat(o.HTML); err != nil || info.Size() == 0 && false {
+	if info, err := os.Stat(o.HTML); err != nil || info.Size() == 0 {
 		t.Errorf("HTML: %v", err)
 	}
 }
@@ -116,6 +120,7 @@ func TestFilesAreChecked(t *testing.T) {
 
 // TestCheckDatabase: each way in which a file can be wrong is found and named.
 func TestCheckDatabase(t *testing.T) {
+	t.Parallel()
 	o := ownServer(t)
 	kept := t.TempDir()
 	o.before = func(dir string) {
@@ -198,10 +203,14 @@ func overwrite(t *testing.T, path string, at int64, n int) {
 	}
 }
 
+// with is the program of a test under an environment variable.
+func with(name, value string) []string { return []string{"env", name + "=" + value, os.Args[0]} }
+
 // TestServerDies: its last words are shown, what was measured is kept.
 func TestServerDies(t *testing.T) {
-	t.Setenv(dieAfter, "700ms")
+	t.Parallel()
 	o := ownServer(t)
+	o.Program = with(dieAfter, "700ms")
 	o.Hold = time.Minute
 	r, table := runTest(t, context.Background(), o)
 	c := checkOf(t, r, "the scenario completes")
@@ -215,8 +224,10 @@ func TestServerDies(t *testing.T) {
 
 // TestServerDoesNotStart: the log says why.
 func TestServerDoesNotStart(t *testing.T) {
-	t.Setenv(dieAfter, "no duration")
-	r, _ := runTest(t, context.Background(), ownServer(t))
+	t.Parallel()
+	o := ownServer(t)
+	o.Program = with(dieAfter, "no duration")
+	r, _ := runTest(t, context.Background(), o)
 	if c := checkOf(t, r, "the server starts"); c.Result != report.Failed || !strings.Contains(c.Detail, "invalid duration") {
 		t.Errorf("%s: %q", c.Result, c.Detail)
 	}
@@ -227,6 +238,7 @@ func TestServerDoesNotStart(t *testing.T) {
 
 // TestInterrupted: partial results are kept, and nothing else is left.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	o := ownServer(t)
 	o.Hold = time.Minute
 	ctx, interrupt := context.WithCancel(context.Background())
@@ -264,5 +276,59 @@ func TestInterrupted(t *testing.T) {
 		if c.Result == report.Failed {
 			t.Errorf("%s failed (%s): an interruption is no failure", c.Name, c.Detail)
 		}
+	}
+}
+
+// TestBadStop: a server that does not end well fails the run.
+func TestBadStop(t *testing.T) {
+	t.Parallel()
+	o := ownServer(t)
+	o.Program = with(badStop, "1")
+	r, _ := runTest(t, context.Background(), o)
+	onlyFailed(t, r, "the server stops in order")
+	if detail := checkOf(t, r, "the server stops in order").Detail; !strings.Contains(detail, "the checkpoint failed") {
+		t.Errorf("detail %q", detail)
+	}
+}
+
+// TestDiskFull: what the server refuses is told as that, and not as lost.
+func TestDiskFull(t *testing.T) {
+	if !filesLimited {
+		t.Skip("the size of files cannot be limited")
+	}
+	t.Parallel()
+	o := ownServer(t)
+	o.Program = with(maxFile, "200000")
+	o.Size, o.Events = 1000, 100
+	r, table := runTest(t, context.Background(), o)
+	onlyFailed(t, r, "acknowledged = published", "the server stops in order")
+	if !strings.Contains(strings.Join(strings.Fields(table), " "), "publish answered with error 100 database cannot write") {
+		t.Errorf("the table does not tell of the server's answer:\n%s", table)
+	}
+}
+
+// TestConnectionsLeft: connections that the server still has are counted.
+func TestConnectionsLeft(t *testing.T) {
+	page := "# HELP hub_connections Authenticated connections.\nhub_connections{database=\"default\"} 2\nhub_connections{database=\"other\"} 1\n"
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" || r.Header.Get("Authorization") != "Bearer key" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = io.WriteString(w, page)
+	}))
+	defer admin.Close()
+	progress := newProgress(io.Discard, false)
+	defer progress.close()
+	st := &stage{
+		r:      &runner{options: Options{stall: 20 * time.Millisecond}, progress: progress},
+		server: &server{process: &process{}}, source: &metricsSource{base: admin.URL, key: "key"},
+	}
+	if left, err := st.connectionsLeft(t.Context()); left != 3 || err != nil {
+		t.Errorf("%d, %v; want 3", left, err)
+	}
+	st.source.key = "another"
+	if _, err := st.connectionsLeft(t.Context()); err == nil {
+		t.Error("a refusal counts as none")
 	}
 }

@@ -12,7 +12,7 @@ import (
 const (
 	crashConns = 1000
 	crashRooms = 100
-	crashRate  = 5000 // publications a second
+	crashRate  = 50 // publications a second in each room: 5,000 in a hundred
 )
 
 // crash kills the server in the middle of publications, again and again. The
@@ -29,7 +29,9 @@ func (st *stage) crash(ctx context.Context) error {
 	publishing, stop := context.WithCancel(ctx)
 	defer stop()
 	published := make(chan error, 1)
-	go func() { published <- s.steady(publishing, s.rooms, crashRate, 24*time.Hour, s.now()) }()
+	go func() {
+		published <- s.steady(publishing, s.rooms, crashRate*float64(len(s.rooms)), 24*time.Hour, s.now())
+	}()
 	var recoveries []float64
 	random := rand.New(rand.NewPCG(o.Seed, 1))
 	begin := time.Now()

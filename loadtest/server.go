@@ -9,14 +9,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -64,6 +62,7 @@ var raised = []report.Setting{
 	{Name: "limits.connections.database", Value: "0 (off)", Default: "12000"},
 	{Name: "limits.connections.ip", Value: "0 (off)", Default: "1000"},
 	{Name: "limits.messages.per_second", Value: "0 (off)", Default: "50"},
+	{Name: "server.drain_window", Value: "500ms", Default: "2s"},
 }
 
 // retention is the history that a room of the test's server keeps, in events.
@@ -304,60 +303,4 @@ func (s *server) memory(field string) (int64, bool) {
 		return 0, false
 	}
 	return processMemory(s.process.pid, field)
-}
-
-// metrics are the figures that a server publishes, summed over their labels.
-type metrics map[string]float64
-
-// metricsSource is where they are fetched.
-type metricsSource struct {
-	url, key string
-	client   *http.Client
-}
-
-func (s *server) metrics() *metricsSource {
-	return &metricsSource{url: "http://" + s.admin + "/metrics", key: s.adminKey, client: &http.Client{Timeout: 10 * time.Second}}
-}
-
-// fetch reads them all. The key goes to the URL given and nowhere else.
-func (m *metricsSource) fetch(ctx context.Context) (metrics, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+m.key)
-	client := *m.client
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("fetch metrics: %w", err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("fetch metrics: %w", err)
-	}
-	return parseMetrics(string(body)), nil
-}
-
-// parseMetrics reads the Prometheus text format.
-func parseMetrics(text string) metrics {
-	sums := make(metrics)
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		end := strings.LastIndexByte(strings.TrimSpace(line), ' ')
-		if end < 0 {
-			continue
-		}
-		name, _, _ := strings.Cut(line[:end], "{")
-		if v, err := strconv.ParseFloat(strings.TrimSpace(line[end:]), 64); err == nil {
-			sums[name] += v
-		}
-	}
-	return sums
 }

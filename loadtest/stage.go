@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -75,6 +74,10 @@ func (st *stage) run(ctx context.Context, scenario func(*stage, context.Context)
 		return err
 	}
 	err = scenario(st, ctx)
+	if err == nil && st.swarm != nil && st.swarm.refusedDeliveries() > 0 {
+		// Rounds do not wait exactly when events are refused.
+		err = st.waitAll(ctx)
+	}
 	st.endSwarm()
 	if err != nil {
 		st.fail("the scenario completes", err)
@@ -106,8 +109,7 @@ func (st *stage) begin(ctx context.Context) error {
 	r := st.r
 	if r.options.URL != "" {
 		if r.options.AdminURL != "" {
-			st.source = &metricsSource{url: strings.TrimSuffix(r.options.AdminURL, "/") + "/metrics", key: r.options.AdminKey,
-				client: &http.Client{Timeout: 10 * time.Second}}
+			st.source = &metricsSource{base: strings.TrimSuffix(r.options.AdminURL, "/"), key: r.options.AdminKey}
 		}
 		st.sampler = newSampler(st)
 		return nil
@@ -305,7 +307,7 @@ func (st *stage) endSwarm() {
 		st.given += r.given.Load()
 		st.acked += r.acked.Load()
 		st.refused += int64(len(r.refused))
-		st.databases[r.db] = append(st.databases[r.db], stored{room: r.name, acked: r.acked.Load()})
+		st.databases[r.db] = append(st.databases[r.db], stored{room: r.name, acked: r.acked.Load(), refused: len(r.refused) > 0})
 	}
 	st.problems = append(st.problems, s.problems()...)
 	s.close(false)
@@ -392,7 +394,7 @@ func (st *stage) connectionsLeft(ctx context.Context) (int, error) {
 	if st.server.process == nil {
 		return 0, errors.New("the server does not run")
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(st.r.options.stall)
 	for {
 		m, err := st.source.fetch(ctx)
 		if err != nil {
