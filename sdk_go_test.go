@@ -19,10 +19,20 @@ func forProtocols(t *testing.T, test func(t *testing.T, protocol string)) {
 	}
 }
 
-// TestGoSDK runs the unmodified centrifuge-go against one server; each scenario
-// has rooms and users of its own.
-func TestGoSDK(t *testing.T) {
-	s := startSDKServer(t)
+// forBackends runs a test for each way in which the server can wait for sockets;
+// the argument is a line for [startSDKServer].
+func forBackends(t *testing.T, test func(t *testing.T, backend string)) {
+	for _, name := range []string{"auto", "portable"} {
+		t.Run(name, func(t *testing.T) { test(t, fmt.Sprintf("backend = %q", name)) })
+	}
+}
+
+// TestGoSDK runs the unmodified centrifuge-go against one server of each backend;
+// each scenario has rooms and users of its own.
+func TestGoSDK(t *testing.T) { forBackends(t, goSDK) }
+
+func goSDK(t *testing.T, backend string) {
+	s := startSDKServer(t, backend)
 	scenarios := []struct {
 		name string
 		test func(*testing.T, *sdkServer, string)

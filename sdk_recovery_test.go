@@ -262,8 +262,10 @@ func followJS(ctx context.Context, t *testing.T, s *sdkServer, protocol, addr, r
 // TestRecovery: publishers of every kind go on while connections are cut, the
 // server is restarted and killed. Every acknowledged publication reaches every
 // follower once and in order.
-func TestRecovery(t *testing.T) {
-	s := startSDKServer(t)
+func TestRecovery(t *testing.T) { forBackends(t, recovery) }
+
+func recovery(t *testing.T, backend string) {
+	s := startSDKServer(t, backend)
 	proxy := newCutter(t, s.addr)
 	const room = "room:recovery"
 	ctx, stop := context.WithCancel(context.Background())
