@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 //	finish NAME                  wait for the end, and require exit code 0
 //	term NAME                    SIGTERM, then finish
 //	crash NAME                   SIGKILL
+//	certificate CERT KEY         make the files of a certificate of 127.0.0.1
 //
 // The condition [node] holds where the packages of testdata/js are installed.
 func TestScripts(t *testing.T) {
@@ -44,6 +45,8 @@ func TestScripts(t *testing.T) {
 			"finish": finish,
 			"term":   term,
 			"crash":  crash,
+
+			"certificate": certificate,
 		},
 		Condition: condition,
 		Setup: func(e *testscript.Env) error {
@@ -214,4 +217,11 @@ func crash(ts *testscript.TestScript, _ bool, args []string) {
 	p := named(ts, args)
 	ts.Check(p.cmd.Process.Kill())
 	<-p.exited
+}
+
+func certificate(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: certificate CERT KEY")
+	}
+	ts.Check(makeCertificate(ts.MkAbs(args[0]), ts.MkAbs(args[1])))
 }
