@@ -58,7 +58,7 @@ func small(addr string) Options {
 	o := DefaultOptions()
 	o.URL, o.Secret, o.Namespace = "http://"+addr, testSecret, ownNamespace
 	o.Databases = []string{defaultDatabase, otherDatabase}
-	o.Conns, o.Rooms, o.Events, o.Rounds = 20, 5, 10, 2
+	o.Conns, o.Rooms, o.Events, o.Rounds = 20, 5, 10, 1
 	o.Gap, o.Hold, o.Reconnects = 0, 0, 0
 	o.stall, o.settle, o.stream = 500*time.Millisecond, time.Millisecond, 200*time.Millisecond
 	return o

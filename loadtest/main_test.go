@@ -3,6 +3,7 @@ package loadtest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -39,6 +40,11 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	flag.Parse()
+	// Most of a test is waiting for processes.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
 	}
 	code := m.Run()
 	for deadline := time.Now().Add(10 * time.Second); code == 0 && runtime.NumGoroutine() > 1; time.Sleep(time.Millisecond) {

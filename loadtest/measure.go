@@ -78,9 +78,13 @@ func difference(a, b report.Faults) report.Faults {
 	}
 }
 
-// saturated is the part of its threads' time from which a process counts as the
-// bottleneck.
-const saturated = 0.9
+const (
+	// saturated is the part of its threads' time from which a process counts as the
+	// bottleneck.
+	saturated = 0.9
+	// judged is the milliseconds that a round must last for that to be told.
+	judged = 20
+)
 
 // account notes what a round cost, and whether the generator held it up: its
 // threads were busy while the server was not.
@@ -96,7 +100,7 @@ func (st *stage) account(round *report.Round, before, after usage) {
 	if after.serverKnown && before.serverKnown && server >= 0 {
 		round.ServerCPU = server / float64(round.Deliveries)
 	}
-	round.GeneratorLimited = after.ownKnown && after.serverKnown &&
+	round.GeneratorLimited = after.ownKnown && after.serverKnown && round.WallMS > judged &&
 		own/wall/float64(len(st.swarm.shards)) > saturated && server/wall/float64(runtime.NumCPU()) < saturated/2
 	if round.GeneratorLimited {
 		st.r.problem("scenario %s, round %d: the generator was busy all the time while the server was not; the server may be faster", st.name, round.N)

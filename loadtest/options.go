@@ -131,7 +131,7 @@ func (o *Options) wrongServer() (wrong []string) {
 	if s := scenarios[o.Scenario]; s.ownServer {
 		wrong = append(wrong, fmt.Sprintf("-scenario %s controls its server: it cannot test one that runs at -url", o.Scenario))
 	}
-	if u, err := url.Parse(o.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+	if !serverURL(o.URL) {
 		wrong = append(wrong, fmt.Sprintf("-url must be like http://127.0.0.1:8000, got %q", o.URL))
 	}
 	if o.TLS {
@@ -155,6 +155,12 @@ func (o *Options) wrongServer() (wrong []string) {
 		wrong = append(wrong, fmt.Sprintf("-namespace must be the name of a namespace, got %q", o.Namespace))
 	}
 	return wrong
+}
+
+// serverURL reports whether text is the URL of a server, without a path.
+func serverURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && strings.Trim(u.Path, "/") == ""
 }
 
 // namespace and databases are those that the test uses.

@@ -140,7 +140,7 @@ func TestCheckDatabase(t *testing.T) {
 	}
 	want := make([]stored, len(names))
 	for i, name := range names {
-		want[i] = stored{room: name, acked: 40} // two parts of two rounds of ten
+		want[i] = stored{room: name, acked: 20} // two parts of a round of ten
 	}
 	for name, test := range map[string]struct {
 		statement string // empty: a page is damaged
@@ -148,13 +148,13 @@ func TestCheckDatabase(t *testing.T) {
 		says      string // empty: nothing is wrong
 	}{
 		"nothing":                  {"SELECT 1", retention, ""},
-		"what history may forget":  {"DELETE FROM events WHERE offset <= 10", 30, ""},
-		"what history must keep":   {"DELETE FROM events WHERE offset <= 11", 30, "history begins at 12, it should reach back to 11"},
-		"a row in the middle":      {"DELETE FROM events WHERE offset = 7 AND room_id = 2", retention, "39 events stored from 1 to 40, there should be all up to 40"},
+		"what history may forget":  {"DELETE FROM events WHERE offset <= 10", 10, ""},
+		"what history must keep":   {"DELETE FROM events WHERE offset <= 11", 10, "history begins at 12, it should reach back to 11"},
+		"a row in the middle":      {"DELETE FROM events WHERE offset = 7 AND room_id = 2", retention, "19 events stored from 1 to 20, there should be all up to 20"},
 		"the first row":            {"DELETE FROM events WHERE offset = 1 AND room_id = 2", retention, "history begins at 2"},
-		"the last row":             {"DELETE FROM events WHERE offset = 40 AND room_id = 2", retention, "39 events stored from 1 to 39"},
-		"the last write":           {"DELETE FROM events WHERE offset = 40 AND room_id = 2; UPDATE rooms SET top = 39 WHERE id = 2", retention, "39 events were committed, 40 acknowledged"},
-		"a room":                   {"DELETE FROM events WHERE room_id = 2; DELETE FROM rooms WHERE id = 2", retention, "40 events were acknowledged, the room is not stored"},
+		"the last row":             {"DELETE FROM events WHERE offset = 20 AND room_id = 2", retention, "19 events stored from 1 to 19"},
+		"the last write":           {"DELETE FROM events WHERE offset = 20 AND room_id = 2; UPDATE rooms SET top = 19 WHERE id = 2", retention, "19 events were committed, 20 acknowledged"},
+		"a room":                   {"DELETE FROM events WHERE room_id = 2; DELETE FROM rooms WHERE id = 2", retention, "20 events were acknowledged, the room is not stored"},
 		"all events of a room":     {"DELETE FROM events WHERE room_id = 2", retention, "history begins at 1"},
 		"a room that nobody knows": {"INSERT INTO rooms VALUES (99, 'strange', 0, 0, 1, 0)", retention, "nobody published there"},
 		"another event's data":     {"UPDATE events SET data = CAST(json_set(data, '$.seq', '0000000009') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "other data"},
