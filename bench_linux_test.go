@@ -54,6 +54,11 @@ func BenchmarkHub(b *testing.B) {
 			}
 		})
 	}
+	b.Run(fmt.Sprintf("conns=%d/stalled", stalledConns), func(b *testing.B) {
+		for b.Loop() {
+			benchStalled(b)
+		}
+	})
 	for _, publishers := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("publishers=%d", publishers), func(b *testing.B) {
 			for b.Loop() {
@@ -260,15 +265,27 @@ func measureSingles(b *testing.B, s *swarm, f *figures) {
 // measureSteady sends events to the one room at a steady rate. Latency counts
 // from the time at which an event was due, whenever it was sent.
 func measureSteady(b *testing.B, server *child, s *swarm, f *figures) {
-	s.reset()
 	began, err := server.cpu()
 	must(b, err)
-	total := int(steadyRate * steadyTime.Seconds())
-	begin := s.now()
+	begin, err := s.stream(int(steadyRate*steadyTime.Seconds()), steadyRate, len(s.peers))
+	must(b, err)
+	used, err := server.cpu()
+	must(b, err)
+	f.add("steady: deliveries a second", "deliveries/s", float64(s.got)/time.Duration(s.last-begin).Seconds())
+	f.add("  latency p95", "steady-p95-ms", s.quantile(95))
+	f.add("  latency p99", "steady-p99-ms", s.quantile(99))
+	f.add("  server CPU for one delivery", "µs-cpu/steady-delivery", float64((used-began).Nanoseconds())/1e3/float64(s.got))
+}
+
+// stream sends total events to the one room at rate per second, and reads until so
+// many peers have them all. It returns when the first was due.
+func (s *swarm) stream(total, rate, readers int) (begin int64, err error) {
+	s.reset()
+	begin = s.now()
 	sent := make(chan error, 1)
 	go func() {
 		for i := range total {
-			due := begin + int64(i)*int64(time.Second)/steadyRate
+			due := begin + int64(i)*int64(time.Second)/int64(rate)
 			time.Sleep(time.Duration(due - s.now()))
 			if err := s.peers[0].send(s.publishing(0, 1, due)); err != nil {
 				sent <- err
@@ -277,14 +294,8 @@ func measureSteady(b *testing.B, server *child, s *swarm, f *figures) {
 		}
 		sent <- nil
 	}()
-	err = s.until(func() bool { return s.got >= total*len(s.peers) && s.acks == total })
-	must(b, errors.Join(<-sent, err))
-	used, err := server.cpu()
-	must(b, err)
-	f.add("steady: deliveries a second", "deliveries/s", float64(s.got)/time.Duration(s.last-begin).Seconds())
-	f.add("  latency p95", "steady-p95-ms", s.quantile(95))
-	f.add("  latency p99", "steady-p99-ms", s.quantile(99))
-	f.add("  server CPU for one delivery", "µs-cpu/steady-delivery", float64((used-began).Nanoseconds())/1e3/float64(s.got))
+	err = s.until(func() bool { return s.got >= total*readers && s.acks == total })
+	return begin, errors.Join(<-sent, err)
 }
 
 // floorResult is what the same deliveries cost without a server.
