@@ -55,6 +55,15 @@ func TestPanicInACommand(t *testing.T) {
 	}
 }
 
+// breakFeed makes appending to a room's log in one encoding panic, or work again.
+func (r *room) breakFeed(enc wire.Encoding, broken bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.feeds[enc].room = r; broken {
+		r.feeds[enc].room = nil
+	}
+}
+
 // A panic while a room's log is written leaves no lock behind: the next
 // publication goes through.
 func TestPanicInARoom(t *testing.T) {
@@ -62,25 +71,45 @@ func TestPanicInARoom(t *testing.T) {
 	subscriber, unlucky, other := s.connect(t, wire.JSON, "s"), s.connect(t, wire.JSON, "unlucky"), s.connect(t, wire.JSON, "other")
 	subscriber.ok(subscribeTo("live:x"))
 	r := s.databases["default"].live("live:x")
-	breakFeed := func(broken bool) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.feeds[wire.JSON].room = r; broken {
-			r.feeds[wire.JSON].room = nil
-		}
-	}
-	breakFeed(true)
+	r.breakFeed(wire.JSON, true)
 	if err := unlucky.send(publishTo("live:x", `"lost"`)); err != nil {
 		t.Fatal(err)
 	}
 	unlucky.closes(closeInternal.code)
-	breakFeed(false)
+	r.breakFeed(wire.JSON, false)
 	other.ok(publishTo("live:x", `"next"`))
 	if _, p := subscriber.publication(); string(p.Data) != `"next"` {
 		t.Errorf("publication %s, want the next", p.Data)
 	}
 	if got := s.metric(t, "hub_panics_total", ""); got != 1 {
 		t.Errorf("%v panics were counted, want 1", got)
+	}
+}
+
+// A panic while the writer hands a commit to a room costs nobody the event: it is
+// read from the store.
+func TestPanicInACommit(t *testing.T) {
+	for _, broken := range []wire.Encoding{wire.JSON, wire.Protobuf} {
+		s := startServer(t, testOptions(t), quiet)
+		subscribers := []*tester{s.connect(t, wire.JSON, "j"), s.connect(t, wire.Protobuf, "p")}
+		for _, c := range subscribers {
+			c.ok(subscribeTo("open:a"))
+		}
+		r := s.databases["default"].live("open:a")
+		publisher := s.connect(t, wire.JSON, "publisher")
+		publisher.ok(publishTo("open:a", `1`))
+		r.breakFeed(broken, true)
+		publisher.ok(publishTo("open:a", `2`))
+		until(t, "the room has met it", func() bool { return s.metric(t, "hub_panics_total", "") == 1 })
+		r.breakFeed(broken, false)
+		publisher.ok(publishTo("open:a", `3`))
+		for _, c := range subscribers {
+			for offset := uint64(1); offset <= 3; offset++ {
+				if _, p := c.publication(); p.Offset != offset {
+					t.Fatalf("broken %s: %s got offset %d, want %d", broken, c.enc, p.Offset, offset)
+				}
+			}
+		}
 	}
 }
 
