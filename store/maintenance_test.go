@@ -352,9 +352,9 @@ func TestWriterBeginsByWriting(t *testing.T) {
 	_ = exec(reader, "ROLLBACK")
 }
 
-// Of sixteen that open a fresh directory at once one gets it.
+// Of sixteen that open a fresh directory at once one gets it. (Not beside tests
+// that start processes: between fork and exec those hold copies of the lock.)
 func TestFirstOpens(t *testing.T) {
-	t.Parallel()
 	o := options(t)
 	dir := t.TempDir()
 	o.Path = dir + "/default.db"
@@ -396,7 +396,6 @@ func TestFirstOpens(t *testing.T) {
 
 // Opening again changes nothing, as often as one likes.
 func TestManyOpens(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	o := options(t)
 	o.Path = dir + "/default.db"
