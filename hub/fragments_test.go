@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -55,12 +56,8 @@ func TestSlowMessagesAreTaken(t *testing.T) {
 		o := s.opts.Server
 		c, _ := s.connect(wire.JSON, token(t, "u"))
 		for i := range 5 {
-			cmd := publishTo("open:a", `1`)
-			frame, err := ws.ReadFrame(strings.NewReader(string(c.frame(cmd))))
-			if err != nil {
-				t.Fatal(err)
-			}
-			payload := ws.UnmaskFrame(frame).Payload
+			id := uint32(100 + i)
+			payload := fmt.Appendf(nil, `{"id":%d,"publish":{"channel":"open:a","data":1}}`, id)
 			half := len(payload) / 2
 			c.raw(rawFrame(false, ws.OpText, payload[:half]))
 			for range 5 {
@@ -68,7 +65,7 @@ func TestSlowMessagesAreTaken(t *testing.T) {
 				c.raw(rawFrame(true, ws.OpPing, nil))
 			}
 			c.raw(rawFrame(true, ws.OpContinuation, payload[half:]))
-			if r, err := c.reply(cmd.Id); err != nil || r.Error != nil {
+			if r, err := c.reply(id); err != nil || r.Error != nil {
 				t.Fatalf("message %d: %v, %v", i, r, err)
 			}
 		}
