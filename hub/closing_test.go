@@ -81,7 +81,7 @@ func endAtOnce(t *testing.T, backend string) {
 		}
 	})
 	until(t, "enough has happened", func() bool {
-		return connected.Load() > 100 && s.counted(t, "hub_slow_disconnects_total") > 1
+		return connected.Load() > 60 && s.counted(t, "hub_slow_disconnects_total") > 1
 	})
 	s.stop() // in the middle of it all
 	close(stop)
