@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -86,14 +87,48 @@ func ownServer(t *testing.T) Options {
 }
 
 // processesOf lists the processes whose command line names a directory.
-func processesOf(dir string) (pids []string) {
+func processesOf(dir string) (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range files {
 		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(dir)) {
-			pids = append(pids, file)
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// runTestUntil is runTest with something that is done when connections are held.
+func runTestUntil(t *testing.T, o Options, held func(interrupt func())) (*report.Report, string) {
+	t.Helper()
+	o.Hold = time.Minute
+	o.Terminal = true // progress comes often
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	var out, progress lockedBuffer
+	done := make(chan *report.Report, 1)
+	go func() {
+		r, err := Run(ctx, o, &out, &progress)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- r
+	}()
+	for deadline := time.After(20 * time.Second); !strings.Contains(progress.String(), ": hold"); {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			interrupt()
+			<-done
+			t.Fatalf("no hold in %q", progress.String())
+		}
+	}
+	held(interrupt)
+	r := <-done
+	if r == nil {
+		t.Fatal("no report")
+	}
+	return r, out.String()
 }
 
 // runTest carries out a load test that must come to a report.

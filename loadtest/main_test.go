@@ -20,11 +20,11 @@ import (
 	"hub/hub"
 )
 
-// dieAfter is an environment variable that makes a test's server end by itself
-// after that time, with deathCry in its log.
 const (
-	dieAfter = "HUB_TEST_DIE_AFTER"
+	// deathCry is in the log of a test's server that gets SIGHUP, which ends it.
 	deathCry = "the disk is on fire"
+	// Environment variables of a test's server.
+	//
 	// badStop makes it end with another exit code than 0 when it is asked to end.
 	badStop = "HUB_TEST_BAD_STOP"
 	// maxFile limits the size of its files, in bytes: a disk that is full.
@@ -46,8 +46,9 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
+	fuzzing := flag.Lookup("test.fuzz").Value.String() != "" // it leaves goroutines of its own
 	code := m.Run()
-	for deadline := time.Now().Add(10 * time.Second); code == 0 && runtime.NumGoroutine() > 1; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); code == 0 && !fuzzing && runtime.NumGoroutine() > 1; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<20)
 			fmt.Fprintf(os.Stderr, "leaked goroutines:\n%s\n", buf[:runtime.Stack(buf, true)])
@@ -66,16 +67,13 @@ func child(args []string) error {
 		}
 		return ServeFloor(args[2], n, os.Stdin, os.Stdout)
 	}
-	if text := os.Getenv(dieAfter); text != "" {
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			return err
-		}
-		time.AfterFunc(d, func() {
-			fmt.Fprintln(os.Stderr, deathCry)
-			os.Exit(3)
-		})
-	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	go func() {
+		<-hangup
+		fmt.Fprintln(os.Stderr, deathCry)
+		os.Exit(3)
+	}()
 	if text := os.Getenv(maxFile); text != "" {
 		if err := limitFiles(text); err != nil {
 			return err

@@ -102,6 +102,7 @@ func (o *Options) Validate() error {
 	bad(o.Gap < 0, "-gap must not be negative, got %v", o.Gap)
 	bad(o.Hold < 0, "-hold must not be negative, got %v", o.Hold)
 	bad(o.Duration < 0, "-duration must not be negative, got %v", o.Duration)
+	bad(o.Duration > 0 && o.Scenario == allScenarios, "-duration needs one scenario, not all of them")
 	bad(o.Reconnects < 0 || o.Reconnects > o.Conns, "-reconnects must be from 0 to -conns (%d), got %d", o.Conns, o.Reconnects)
 	bad(o.Kills < 1 || o.Kills > 1000, "-kills must be from 1 to 1000, got %d", o.Kills)
 	bad(o.Size < minSize || o.Size > maxSize, "-size must be from %d to %d bytes, got %d", minSize, maxSize, o.Size)

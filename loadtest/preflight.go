@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -153,6 +154,15 @@ func (o *Options) settings() []report.Setting {
 func (r *runner) conclude() {
 	r.report.Ended = time.Now().UTC()
 	r.report.Environment.LoadAfter = loadAverage()
+	var others []string
+	for _, name := range everyScenario {
+		if !slices.ContainsFunc(r.report.Scenarios, func(s report.Scenario) bool { return s.Name == name }) {
+			others = append(others, name)
+		}
+	}
+	if len(others) > 0 {
+		r.report.NotTested = append(r.report.NotTested, "the scenarios "+strings.Join(others, ", "))
+	}
 	r.report.NotTested = append(r.report.NotTested,
 		"operations and reads during delivery (mixed), and the arithmetic of the default limits (limits)",
 		"revalidation of all connections during delivery",

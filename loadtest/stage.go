@@ -82,6 +82,9 @@ func (st *stage) run(ctx context.Context, scenario func(*stage, context.Context)
 	if err != nil {
 		st.fail("the scenario completes", err)
 	}
+	if errors.Is(err, errDied) {
+		st.r.report.Partial = true
+	}
 	left, leftErr := st.connectionsLeft(ctx)
 	st.checkTraffic()
 	const none = "connections left after the end = 0"
