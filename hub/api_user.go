@@ -117,6 +117,11 @@ func apiDisconnect(db *database, body []byte) func() (any, *protocol.Error) {
 	})
 }
 
+// lastExpiry is the end of the year 9999, in unix seconds: as far as tokens go.
+const lastExpiry = 253402300799
+
+func validExpiry(at int64) bool { return at > time.Now().Unix() && at <= lastExpiry }
+
 func apiRefresh(db *database, body []byte) func() (any, *protocol.Error) {
 	type request struct {
 		apiUser
@@ -128,7 +133,7 @@ func apiRefresh(db *database, body []byte) func() (any, *protocol.Error) {
 			if e := req.check(); e != nil {
 				return nil, e
 			}
-			if !req.Expired && req.ExpireAt <= time.Now().Unix() {
+			if !req.Expired && !validExpiry(req.ExpireAt) {
 				return nil, badRequest("expire_at must be in the future, or expired true")
 			}
 			db.eachConn(req.apiUser, func(l *loop, c *conn) {
@@ -161,6 +166,9 @@ func apiSubscribe(db *database, body []byte) func() (any, *protocol.Error) {
 			}
 			if _, e := db.namespace(req.Channel); e != nil {
 				return nil, e
+			}
+			if req.ExpireAt != 0 && !validExpiry(req.ExpireAt) {
+				return nil, badRequest("expire_at must be in the future, or left out")
 			}
 			db.eachConn(req.apiUser, func(l *loop, c *conn) {
 				sb := &subscribing{server: true, budget: new(int), info: req.Info, expires: req.ExpireAt}

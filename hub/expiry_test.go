@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,23 @@ func TestFarExpiryIsTold(t *testing.T) {
 		r = c.ok(&protocol.Command{Refresh: &protocol.RefreshRequest{Token: token(t, user, func(c *auth.Claims) { c.ExpiresAt = exp })}})
 		if r.Refresh.Ttl != longestWait {
 			t.Errorf("exp %d: ttl %d s in the refresh reply, want %d", exp, r.Refresh.Ttl, longestWait)
+		}
+	}
+}
+
+// The server API takes no time that a token could not say.
+func TestAPIExpiry(t *testing.T) {
+	s := startServer(t, testOptions(t), nil)
+	s.connect(t, wire.JSON, "u")
+	for _, at := range []string{"-1", "1", "253402300800", "9223372036854775807"} {
+		for _, method := range []string{"refresh", "subscribe"} {
+			body := `{"user":"u","channel":"live:r","expire_at":` + at + `}`
+			if method == "refresh" {
+				body = `{"user":"u","expire_at":` + at + `}`
+			}
+			if got := fmt.Sprint(s.api(t, method, body)["error"]); !strings.Contains(got, "expire_at") {
+				t.Errorf("%s with expire_at %s: %s, want an error that names it", method, at, got)
+			}
 		}
 	}
 }

@@ -43,7 +43,7 @@ type room struct {
 	interest  [wire.Encodings]int     // users per encoding; guarded by mu
 	waiting   []func(*protocol.Error) // subscriptions that wait for the state; guarded by mu
 	reading   bool                    // a page is being read; guarded by mu
-	scratch   []byte                  // for encoding; guarded by mu
+	scratch   [wire.Encodings][]byte  // for encoding; guarded by mu
 	pending   []signal                // joins and leaves to come; guarded by mu
 	signalNow bool                    // pending is about to be appended; guarded by mu
 }
@@ -231,13 +231,20 @@ func (r *room) extendLocked(add func() []*segment) ([]*segment, []*shard) {
 	return add(), r.markDirty()
 }
 
-// append encodes p once per encoding in use, as offset head+1.
+// append encodes p once per encoding in use, as offset head+1. Nothing is
+// appended before everything is encoded: a panic leaves the logs in step.
 func (r *room) append(p *store.Publication) (victims []*segment) {
 	msg := wirePublication(p)
-	for _, f := range r.feeds {
+	var frames [wire.Encodings][]byte
+	var pubs [wire.Encodings]span
+	for enc, f := range r.feeds {
 		if f != nil {
-			frame, pub := r.encode(f.enc, &r.scratch, msg)
-			victims = append(victims, f.append(frame, pub, p.Time)...)
+			frames[enc], pubs[enc] = r.encode(f.enc, &r.scratch[enc], msg)
+		}
+	}
+	for enc, f := range r.feeds {
+		if f != nil {
+			victims = append(victims, f.append(frames[enc], pubs[enc], p.Time)...)
 		}
 	}
 	r.head.Add(1)

@@ -54,17 +54,16 @@ func (r *room) signalSoon() {
 // beginning out, and all who miss it would subscribe again and be the next crowd.
 func (r *room) flushSignals() {
 	r.extend(func() (victims []*segment) {
-		room := r.keep() / 2
-		for len(r.pending) > 0 && room > 0 {
-			size, gone := r.appendSignal(r.pending[0])
+		pending := r.pending
+		r.pending, r.signalNow = nil, false // first, should a panic end this
+		for room := r.keep() / 2; len(pending) > 0 && room > 0; pending = pending[1:] {
+			size, gone := r.appendSignal(pending[0])
 			victims = append(victims, gone...)
-			r.pending = r.pending[1:]
 			room -= size
 		}
-		if r.signalNow = len(r.pending) > 0; r.signalNow {
+		if len(pending) > 0 {
+			r.pending, r.signalNow = pending, true
 			r.signalSoon()
-		} else {
-			r.pending = nil
 		}
 		return victims
 	})
@@ -77,7 +76,7 @@ func (r *room) appendSignal(s signal) (size int64, victims []*segment) {
 		if f == nil {
 			continue
 		}
-		frame, err := f.enc.AppendPush(r.scratch[:0], s.push(r.name))
+		frame, err := f.enc.AppendPush(r.scratch[f.enc][:0], s.push(r.name))
 		if err != nil {
 			r.db.server.log.Error("join or leave cannot be encoded", slog.Any("error", err))
 			continue
