@@ -99,6 +99,12 @@ func TestFaults(t *testing.T) {
 			}),
 			failed: "events say their true place and publisher",
 		},
+		"never sent": {
+			change: once("20", "", func(_ *proxied, f []byte) [][]byte {
+				return [][]byte{f, bytes.Replace(f, []byte(`{"seq":"0000000020`), []byte(`{"seq":"0000000021`), 1)}
+			}),
+			failed: "events say their true place and publisher",
+		},
 		"another offset": {
 			change: once("4", "", func(_ *proxied, f []byte) [][]byte {
 				return [][]byte{bytes.Replace(f, []byte(`"offset":4}`), []byte(`"offset":5}`), 1)}
