@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,6 +148,52 @@ func TestTLS(t *testing.T) {
 	})
 	s.healthy()
 	s.stop()
+}
+
+// A TLS handshake has the deadline of every other, however slowly it is sent, and
+// holds up nobody.
+func TestSlowTLSHandshake(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	if err := makeCertificate(cert, key); err != nil {
+		t.Fatal(err)
+	}
+	s := startSDKServer(t, fmt.Sprintf("tls_cert = %q", cert), fmt.Sprintf("tls_key = %q", key), `handshake_timeout = "1s"`)
+	var all sync.WaitGroup
+	for _, begin := range []string{"", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"} {
+		c, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		all.Go(func() {
+			_ = c.SetDeadline(time.Now().Add(patience))
+			for i, start := 0, time.Now(); ; i++ {
+				if i < len(begin) {
+					_, _ = c.Write([]byte{begin[i]})
+				}
+				_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // a byte at a time
+				var timeout net.Error
+				if _, err := c.Read(make([]byte, 64)); !errors.As(err, &timeout) || !timeout.Timeout() {
+					break // closed
+				}
+				if time.Since(start) > 5*time.Second {
+					t.Errorf("%q is waited for", begin)
+					break
+				}
+			}
+		})
+	}
+	trusting := &tls.Config{InsecureSkipVerify: true} // of a test's own server
+	for range 5 {
+		c, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", s.addr, trusting)
+		if err != nil {
+			t.Fatalf("beside slow handshakes: %v", err)
+		}
+		_ = c.Close()
+	}
+	all.Wait()
+	s.healthy()
 }
 
 // refuseOldAndPlain checks that what is not TLS 1.2 or newer gets nowhere.

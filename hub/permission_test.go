@@ -89,6 +89,11 @@ func TestPermissions(t *testing.T) {
 				c.conn.Close()
 			}
 		}
+		// A server may always.
+		room := string(row.access) + ":by-server"
+		for method, body := range map[string]string{"publish": `,"data":1`, "history": `,"limit":1`, "presence": ``, "presence_stats": ``} {
+			s.result(t, method, `{"channel":"`+room+`"`+body+`}`)
+		}
 	}
 }
 
