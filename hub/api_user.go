@@ -2,6 +2,7 @@ package hub
 
 import (
 	"encoding/json"
+	"sync/atomic"
 	"time"
 
 	"github.com/centrifugal/protocol"
@@ -170,12 +171,16 @@ func apiSubscribe(db *database, body []byte) func() (any, *protocol.Error) {
 			if req.ExpireAt != 0 && !validExpiry(req.ExpireAt) {
 				return nil, badRequest("expire_at must be in the future, or left out")
 			}
+			var refusal atomic.Pointer[protocol.Error]
 			db.eachConn(req.apiUser, func(l *loop, c *conn) {
 				sb := &subscribing{server: true, budget: new(int), info: req.Info, expires: req.ExpireAt}
 				if since := req.RecoverSince; since != nil {
 					sb.recover, sb.since, sb.epoch = true, since.Offset, since.Epoch
 				}
 				sb.done = func(l *loop, res *protocol.SubscribeResult, _ [][]byte, e *protocol.Error) {
+					if e != nil && e != errAlreadySubbed {
+						refusal.Store(e)
+					}
 					if e == nil { // who is subscribed already stays so
 						l.push(c, &protocol.Push{Channel: req.Channel, Subscribe: &protocol.Subscribe{
 							Recoverable: res.Recoverable, Positioned: res.Positioned,
@@ -184,6 +189,9 @@ func apiSubscribe(db *database, body []byte) func() (any, *protocol.Error) {
 				}
 				l.subscribe(c, req.Channel, sb)
 			})
+			if e := refusal.Load(); e != nil { // as far as known by now: others may be on their way
+				return nil, e
+			}
 			return struct{}{}, nil
 		}
 	})

@@ -343,8 +343,8 @@ func (l *loop) removeSub(s *sub) {
 	if s.index >= 0 {
 		sh.remove(s)
 		l.stats.subscriptions.Add(-1)
+		sh.room.signalLeave(s) // before it is uncounted: as its join was, after it was counted
 		sh.room.members.Add(-1)
-		sh.room.signalLeave(s)
 	}
 	sh.room.leave(l, c.enc)
 }
