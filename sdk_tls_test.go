@@ -51,8 +51,9 @@ func makeCertificate(certFile, keyFile string) error {
 	return os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)
 }
 
-// TestTLS: the same server behind a certificate.
-func TestTLS(t *testing.T) {
+// startTLSServer starts a server with a certificate and returns what trusts it.
+func startTLSServer(t *testing.T, settings ...string) (*sdkServer, *tls.Config) {
+	t.Helper()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	if err := makeCertificate(cert, key); err != nil {
@@ -64,33 +65,42 @@ func TestTLS(t *testing.T) {
 	}
 	trust := &tls.Config{RootCAs: x509.NewCertPool()}
 	trust.RootCAs.AppendCertsFromPEM(text)
-	transport := &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true}
-	https := &http.Client{Transport: transport, Timeout: patience}
-	s := startSDKServer(t, fmt.Sprintf("tls_cert = %q", cert), fmt.Sprintf("tls_key = %q", key))
-	url := strings.Replace(s.url(""), "ws://", "wss://", 1)
+	return startSDKServer(t, append(settings, fmt.Sprintf("tls_cert = %q", cert), fmt.Sprintf("tls_key = %q", key))...), trust
+}
 
+// callTLS makes one HTTPS request and returns status and body.
+func callTLS(t *testing.T, trust *tls.Config, method, url, body string, header map[string]string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true}, Timeout: patience}
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		return res.StatusCode, ""
+	}
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(answer)
+}
+
+// TestTLS: the same server behind a certificate.
+func TestTLS(t *testing.T) {
+	s, trust := startTLSServer(t)
+	url := strings.Replace(s.url(""), "ws://", "wss://", 1)
 	call := func(method, path, body string, header map[string]string) (int, string) {
 		t.Helper()
-		r, err := http.NewRequest(method, "https://"+s.addr+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, value := range header {
-			r.Header.Set(name, value)
-		}
-		res, err := https.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		if res.StatusCode == http.StatusSwitchingProtocols {
-			return res.StatusCode, ""
-		}
-		answer, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(answer)
+		return callTLS(t, trust, method, "https://"+s.addr+path, body, header)
 	}
 	publish := func(room, data string) {
 		t.Helper()
@@ -153,12 +163,7 @@ func TestTLS(t *testing.T) {
 // A TLS handshake has the deadline of every other, however slowly it is sent, and
 // holds up nobody.
 func TestSlowTLSHandshake(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if err := makeCertificate(cert, key); err != nil {
-		t.Fatal(err)
-	}
-	s := startSDKServer(t, fmt.Sprintf("tls_cert = %q", cert), fmt.Sprintf("tls_key = %q", key), `handshake_timeout = "1s"`)
+	s, trust := startTLSServer(t, `handshake_timeout = "1s"`)
 	var all sync.WaitGroup
 	for _, begin := range []string{"", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"} {
 		c, err := net.Dial("tcp", s.addr)
@@ -184,9 +189,8 @@ func TestSlowTLSHandshake(t *testing.T) {
 			}
 		})
 	}
-	trusting := &tls.Config{InsecureSkipVerify: true} // of a test's own server
 	for range 5 {
-		c, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", s.addr, trusting)
+		c, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", s.addr, trust)
 		if err != nil {
 			t.Fatalf("beside slow handshakes: %v", err)
 		}

@@ -89,30 +89,76 @@ func TestOldConnectionEndsLate(t *testing.T) {
 	}
 }
 
-func oldConnectionEndsLate(s *clockwork, third bool) {
-	t := s.t
-	const room = "crowd:a"
-	var joins, leaves []string
-	watcher := s.attentive(wire.Protobuf, "watcher")
-	watch := func(r *protocol.Reply) {
+// crowdRoom is the room of the test.
+const crowdRoom = "crowd:a"
+
+// watcher notes who else comes and goes.
+type watcher struct {
+	*attentive
+	joins, leaves []string
+}
+
+func (w *watcher) act(cmd *protocol.Command) *protocol.Reply {
+	w.t.Helper()
+	return w.do(cmd, func(r *protocol.Reply) {
 		if r.Push == nil {
 			return
 		}
-		if j := r.Push.Join; j != nil && j.Info.Client != watcher.client {
-			joins = append(joins, j.Info.Client)
+		if j := r.Push.Join; j != nil && j.Info.Client != w.client {
+			w.joins = append(w.joins, j.Info.Client)
 		} else if l := r.Push.Leave; l != nil {
-			leaves = append(leaves, l.Info.Client)
+			w.leaves = append(w.leaves, l.Info.Client)
 		}
+	})
+}
+
+// resumer continues where it was and checks that it misses nothing.
+type resumer struct {
+	*attentive
+	next  uint64 // the offset that is due
+	epoch string
+}
+
+func (c *resumer) seen(r *protocol.Reply) {
+	if r.Push == nil || r.Push.Pub == nil {
+		return
 	}
-	crowd := subscribeTo(room)
+	if r.Push.Pub.Offset != c.next {
+		c.t.Errorf("offset %d, want %d", r.Push.Pub.Offset, c.next)
+	}
+	c.next++
+}
+
+func (c *resumer) act(cmd *protocol.Command) *protocol.Reply {
+	c.t.Helper()
+	return c.do(cmd, c.seen)
+}
+
+func (c *resumer) resume() {
+	c.t.Helper()
+	cmd := subscribeTo(crowdRoom)
+	cmd.Subscribe.Recover, cmd.Subscribe.Offset, cmd.Subscribe.Epoch = true, c.next-1, c.epoch
+	r := c.act(cmd).Subscribe
+	if !r.Recovered {
+		c.t.Fatalf("subscribe reply %v, want recovered", r)
+	}
+	for _, p := range r.Publications {
+		c.seen(&protocol.Reply{Push: &protocol.Push{Pub: p}})
+	}
+}
+
+func oldConnectionEndsLate(s *clockwork, third bool) {
+	t := s.t
+	w := &watcher{attentive: s.attentive(wire.Protobuf, "watcher")}
+	crowd := subscribeTo(crowdRoom)
 	crowd.Subscribe.JoinLeave = true
-	watcher.do(crowd, watch)
+	w.act(crowd)
 
 	old, peer := s.open(wire.JSON)
 	oldID := old.ok(connectWith(token(t, "u"))).Connect.Client
-	epoch := old.ok(subscribeTo(room)).Subscribe.Epoch
+	epoch := old.ok(subscribeTo(crowdRoom)).Subscribe.Epoch
 	for offset := uint64(1); offset <= 3; offset++ {
-		watcher.do(publishTo(room, `1`), watch)
+		w.act(publishTo(crowdRoom, `1`))
 		if _, p := old.publication(); p.Offset != offset {
 			t.Fatalf("offset %d, want %d", p.Offset, offset)
 		}
@@ -120,83 +166,67 @@ func oldConnectionEndsLate(s *clockwork, third bool) {
 	peer.Pause()
 	peer.Die()
 	died := time.Now()
-	watcher.do(publishTo(room, `1`), watch)
-	watcher.do(publishTo(room, `1`), watch)
+	w.act(publishTo(crowdRoom, `1`))
+	w.act(publishTo(crowdRoom, `1`))
 
-	// It resumes where it was.
-	next := uint64(4)
-	fresh := s.attentive(wire.JSON, "u")
-	follow := func(r *protocol.Reply) {
-		if r.Push == nil || r.Push.Pub == nil {
-			return
-		}
-		if r.Push.Pub.Offset != next {
-			t.Errorf("offset %d, want %d", r.Push.Pub.Offset, next)
-		}
-		next++
-	}
-	resume := func() {
-		cmd := subscribeTo(room)
-		cmd.Subscribe.Recover, cmd.Subscribe.Offset, cmd.Subscribe.Epoch = true, next-1, epoch
-		r := fresh.do(cmd, follow).Subscribe
-		if !r.Recovered {
-			t.Fatalf("subscribe reply %v, want recovered", r)
-		}
-		for _, p := range r.Publications {
-			follow(&protocol.Reply{Push: &protocol.Push{Pub: p}})
-		}
-	}
-	resume()
-	conns := 3
+	fresh := &resumer{attentive: s.attentive(wire.JSON, "u"), next: 4, epoch: epoch}
+	fresh.resume()
+	others := []string{fresh.client}
 	var newest *attentive
 	if third {
 		newest = s.attentive(wire.JSON, "u")
-		conns++
+		others = append(others, newest.client)
 	}
 	o := &s.opts.Server
-	for until := died.Add(o.PingInterval + o.PongTimeout + 2*wheelTick + 2*signalInterval); time.Now().Before(until); time.Sleep(500 * time.Millisecond) {
-		fresh.do(publishTo(room, `1`), follow)
+	for end := died.Add(o.PingInterval + o.PongTimeout + 2*wheelTick + 2*signalInterval); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+		fresh.act(publishTo(crowdRoom, `1`))
 	}
 	if !peer.Hung() {
 		t.Fatal("the old connection has not ended")
 	}
-	if n, _ := s.slots.Counts(); n != conns-1 {
-		t.Errorf("%d slots are taken, want %d", n, conns-1)
+	if n, _ := s.slots.Counts(); n != 1+len(others) {
+		t.Errorf("%d slots are taken, want %d", n, 1+len(others))
 	}
-
-	// Nothing of the new one has gone with it.
-	presence := fresh.do(&protocol.Command{Presence: &protocol.PresenceRequest{Channel: room}}, follow).Presence.Presence
-	if len(presence) != 2 || presence[fresh.client] == nil || presence[watcher.client] == nil {
-		t.Errorf("presence %v, want %s and the watcher's", presence, fresh.client)
-	}
-	if users := s.connectionsOf("u"); len(users) != conns-2 || slices.Contains(users, oldID) || !slices.Contains(users, fresh.client) {
-		t.Errorf("connections of the user: %v, want %d with %s and without %s", users, conns-2, fresh.client, oldID)
-	}
+	s.wantConnections("u", others)
 	if third {
 		newest.conn.Close()
 		synctest.Wait()
-		if users := s.connectionsOf("u"); !slices.Equal(users, []string{fresh.client}) {
-			t.Errorf("connections of the user: %v, want %s", users, fresh.client)
-		}
+		s.wantConnections("u", others[:1])
 	}
-	fresh.do(unsubscribeFrom(room), follow)
-	watcher.do(publishTo(room, `1`), watch)
-	resume()
-	fresh.do(publishTo(room, `1`), follow)
+
+	// Nothing of the new one has gone with it.
+	presence := fresh.act(&protocol.Command{Presence: &protocol.PresenceRequest{Channel: crowdRoom}}).Presence.Presence
+	if len(presence) != 2 || presence[fresh.client] == nil || presence[w.client] == nil {
+		t.Errorf("presence %v, want %s and the watcher's", presence, fresh.client)
+	}
+	fresh.act(unsubscribeFrom(crowdRoom))
+	w.act(publishTo(crowdRoom, `1`))
+	fresh.resume()
+	fresh.act(publishTo(crowdRoom, `1`))
 	synctest.Wait()
 	for len(fresh.got) > 0 {
-		follow(<-fresh.got)
+		fresh.seen(<-fresh.got)
 	}
-	if top := watcher.do(historyOf(room, 0), watch).History.Offset; next != top+1 {
-		t.Errorf("the new one has received up to %d of %d", next-1, top)
+	if top := w.act(historyOf(crowdRoom, 0)).History.Offset; fresh.next != top+1 {
+		t.Errorf("the new one has received up to %d of %d", fresh.next-1, top)
 	}
 	time.Sleep(2 * signalInterval)
-	watcher.do(historyOf(room, 0), watch)
-	if want := fmt.Sprint([]string{oldID, fresh.client, fresh.client}); fmt.Sprint(joins) != want {
-		t.Errorf("joins %v, want %v", joins, want)
+	w.act(historyOf(crowdRoom, 0))
+	if want := []string{oldID, fresh.client, fresh.client}; !slices.Equal(w.joins, want) {
+		t.Errorf("joins %v, want %v", w.joins, want)
 	}
-	if want := fmt.Sprint([]string{oldID, fresh.client}); fmt.Sprint(leaves) != want {
-		t.Errorf("leaves %v, want %v: the old one's, and the unsubscribe", leaves, want)
+	if want := []string{oldID, fresh.client}; !slices.Equal(w.leaves, want) {
+		t.Errorf("leaves %v, want %v: the old one's, and the unsubscribe", w.leaves, want)
+	}
+}
+
+// wantConnections checks which connections a user has.
+func (s *clockwork) wantConnections(user string, want []string) {
+	s.t.Helper()
+	got := s.connectionsOf(user)
+	slices.Sort(got)
+	if want := slices.Sorted(slices.Values(want)); !slices.Equal(got, want) {
+		s.t.Errorf("connections of %s: %v, want %v", user, got, want)
 	}
 }
 
