@@ -5,8 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"hub/loadtest"
 )
@@ -36,6 +39,8 @@ func (p *program) loadtest(ctx context.Context, args []string) error {
 		o.Reconnects = o.Conns / 10
 	}
 	o.Version, o.Terminal = version, isTerminal(p.stderr)
+	ctx, stop := untilUnattended(ctx)
+	defer stop()
 	report, err := loadtest.Run(ctx, o, p.stdout, p.stderr)
 	if errors.Is(err, loadtest.ErrOptions) {
 		return misuse("%v", err)
@@ -44,6 +49,17 @@ func (p *program) loadtest(ctx context.Context, args []string) error {
 		err = errVerdict
 	}
 	return err
+}
+
+// untilUnattended returns a context that ends too when the terminal is closed:
+// whatever ends a load test, its server and files must go. A pipe that nobody
+// reads any more kills no longer; writing to it fails.
+func untilUnattended(ctx context.Context) (context.Context, context.CancelFunc) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // for good: the last words come later
+	if signal.Ignored(syscall.SIGHUP) { // by nohup(1)
+		return context.WithCancel(ctx)
+	}
+	return signal.NotifyContext(ctx, syscall.SIGHUP)
 }
 
 // errVerdict ends the command when the report has told everything.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,9 +51,14 @@ func TestLoadtest(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "report.json")
 	cmd := exec.Command(hubProgram(t), "loadtest", "--conns", "500", "--rooms", "20", "--rounds", "2", "--gap", "0s", "--hold", "0s",
 		"--reconnects", "20", "--dir", dir, "--json", file)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// A new build may take the place of a program that runs.
+	if err := errors.Join(os.Remove(cmd.Path), cmd.Wait()); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -76,78 +81,80 @@ func TestLoadtest(t *testing.T) {
 	}
 }
 
-// TestLoadtestInterrupted: Ctrl-C ends the server too, and its files are gone.
+// TestLoadtestInterrupted: whatever ends it, Ctrl-C in the middle of traffic or a
+// terminal or pipe that is closed, the server ends too, and its files are gone.
 func TestLoadtestInterrupted(t *testing.T) {
-	dir := t.TempDir()
-	var out, progress sharedBuffer
-	cmd := exec.Command(hubProgram(t), "loadtest", "--conns", "50", "--rooms", "5", "--rounds", "1", "--hold", "5m", "--dir", dir)
-	cmd.Stdout, cmd.Stderr = &out, &progress
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	deadline := time.After(patience)
-	for !strings.Contains(progress.String(), "hold") {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case err := <-ended:
-			t.Fatalf("ended (%v)\n%s%s", err, progress.String(), out.String())
-		case <-deadline:
-			_ = cmd.Process.Kill()
-			t.Fatalf("no hold in %q", progress.String())
-		}
-	}
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-ended:
-	case <-time.After(patience):
-		_ = cmd.Process.Kill()
-		t.Fatal("does not end")
-	}
-	if code := cmd.ProcessState.ExitCode(); code != exitFailed {
-		t.Errorf("exit code %d, want %d", code, exitFailed)
-	}
-	if !strings.Contains(out.String(), "INCOMPLETE") {
-		t.Errorf("the table does not say that it is incomplete:\n%s", out.String())
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("files left: %v %v", left, err)
-	}
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		if text, err := os.ReadFile(f); err == nil && bytes.Contains(text, []byte(dir)) {
-			t.Errorf("process left: %s %q", f, text)
-		}
+	for name, test := range map[string]struct {
+		args []string
+		end  func(cmd *exec.Cmd, progress *os.File) error
+	}{
+		"Ctrl-C while idle":    {[]string{"--hold", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGINT) }},
+		"Ctrl-C in traffic":    {[]string{"--duration", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGINT) }},
+		"a closed terminal":    {[]string{"--hold", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGHUP) }},
+		"progress not read on": {[]string{"--hold", "5m"}, func(_ *exec.Cmd, progress *os.File) error { return progress.Close() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer out.Close()
+			progress, stderr, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer progress.Close()
+			cmd := exec.Command(hubProgram(t), append([]string{"loadtest", "--conns", "50", "--rooms", "5", "--rounds", "1", "--dir", dir}, test.args...)...)
+			cmd.Stdout, cmd.Stderr = out, stderr
+			if err := errors.Join(cmd.Start(), stderr.Close()); err != nil {
+				t.Fatal(err)
+			}
+			kill := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
+			defer kill.Stop()
+			seen := ""
+			for lines := bufio.NewScanner(progress); !strings.Contains(seen, "hold") && !strings.Contains(seen, "events/s") && lines.Scan(); {
+				seen += lines.Text() + "\n"
+			}
+			if err := test.end(cmd, progress); err != nil {
+				t.Fatalf("%v after %q", err, seen)
+			}
+			go func() { _, _ = io.Copy(io.Discard, progress) }()
+			_ = cmd.Wait()
+			text, err := os.ReadFile(out.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if code := cmd.ProcessState.ExitCode(); code != exitFailed {
+				t.Errorf("exit code %d, want %d", code, exitFailed)
+			}
+			if !bytes.Contains(text, []byte("INCOMPLETE")) || bytes.Contains(text, []byte("FAILED")) {
+				t.Errorf("the table does not say that it is incomplete, and no more:\n%s", text)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("files left: %v %v", left, err)
+			}
+			files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+			for _, f := range files {
+				if text, err := os.ReadFile(f); err == nil && bytes.Contains(text, []byte(dir)) {
+					t.Errorf("process left: %s %q", f, text)
+				}
+			}
+		})
 	}
 }
 
 // TestLoadtestMisuse: what makes no sense is exit code 2, before anything starts.
 func TestLoadtestMisuse(t *testing.T) {
-	for _, args := range [][]string{{"-conns", "0"}, {"-scenario", "nothing"}, {"-url", "http://127.0.0.1:1"}, {"surplus"}, {"-tls=perhaps"}} {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, args := range [][]string{
+		{"-conns", "10", "-dir", missing}, {"-conns", "10", "-json", filepath.Join(missing, "report")}, {"-conns", "10", "-html", t.TempDir()},
+		{"-conns", "0"}, {"-scenario", "nothing"}, {"-url", "http://127.0.0.1:1"}, {"surplus"}, {"-tls=perhaps"},
+	} {
 		var out, complaint bytes.Buffer
 		if code := run(t.Context(), append([]string{"loadtest"}, args...), strings.NewReader(""), &out, &complaint); code != exitMisuse || complaint.Len() == 0 {
 			t.Errorf("%q: exit code %d, %q", args, code, complaint.String())
 		}
 	}
-}
-
-// sharedBuffer is what a process prints, readable meanwhile.
-type sharedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *sharedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *sharedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -13,19 +14,23 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// stored is what a database must hold for one room.
+// stored is what a database must hold for one room: the events that were made
+// there, in order and without those that were refused.
 type stored struct {
-	room  string
-	acked uint64 // events that were acknowledged, each once
-	// refused says that others were refused: their numbers have no offset.
-	refused bool
+	room       string
+	number, by int // in every event, see event
+	user       string
+	size       int
+	// acked of the given events were acknowledged, each once. The rest, except the
+	// refused, have no answer: the first of them may have been committed.
+	given, acked uint64
+	refused      map[uint64]struct{} // numbers
 }
 
 // checkDatabase opens the file of a database that no process has open, without
 // writing to it, and returns what is wrong with it: SQLite's own integrity_check,
 // and for every room the events from 1 up to the number acknowledged, without a
-// gap as far as history is kept, each with the data that was sent under its
-// number. It knows the schema but shares no code with the server.
+// gap as far as history is kept, each byte for byte as it was made. It knows the schema but shares no code with the server.
 func checkDatabase(ctx context.Context, path, name string, want []stored, retention uint64) (integrity, events []string, err error) {
 	db, err := openStopped(path)
 	if err != nil {
@@ -54,6 +59,10 @@ func openStopped(path string) (*sql.DB, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
 	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
 	query := "mode=ro&_pragma=query_only(1)"
 	if info, err := os.Stat(path + "-wal"); err != nil || info.Size() == 0 {
 		query += "&immutable=1"
@@ -71,58 +80,123 @@ func openStopped(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-// roomQuery counts the stored events of each room at and above its first offset.
-const roomQuery = `SELECT name, top, first, count(offset), coalesce(min(offset), 0), coalesce(max(offset), 0),
-	count(CASE WHEN CAST(json_extract(data, '$.seq') AS INTEGER) <> offset THEN 1 END),
-	count(CASE WHEN json_extract(data, '$.db') <> ? THEN 1 END)
-	FROM rooms LEFT JOIN events ON room_id = id AND offset >= first GROUP BY id ORDER BY id`
+// eventQuery reads the stored events of each room at and above its first offset.
+const eventQuery = `SELECT id, name, top, first, offset, user, data
+	FROM rooms LEFT JOIN events ON room_id = id AND offset >= first ORDER BY id, offset`
 
 // checkRooms returns what the rooms of a database lack; those that are found are
 // taken out of expected.
 func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[string]stored, retention uint64) (wrong []string, err error) {
-	rows, err := db.QueryContext(ctx, roomQuery, name)
+	rows, err := db.QueryContext(ctx, eventQuery)
 	if err != nil {
 		return nil, fmt.Errorf("read database %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	bad := func(room, format string, args ...any) {
-		wrong = append(wrong, fmt.Sprintf("database %s, room %s: ", name, room)+fmt.Sprintf(format, args...))
+	bad := func(room, what string) {
+		if what != "" {
+			wrong = append(wrong, fmt.Sprintf("database %s, room %s: %s", name, room, what))
+		}
 	}
+	var r *roomRows
 	for rows.Next() {
-		var room string
-		var top, first, count, low, high, renumbered, strange uint64
-		if err := rows.Scan(&room, &top, &first, &count, &low, &high, &renumbered, &strange); err != nil {
+		var id int64
+		var next roomRows
+		var offset sql.NullInt64
+		var user sql.NullString
+		var data sql.RawBytes
+		if err := rows.Scan(&id, &next.room, &next.top, &next.first, &offset, &user, &data); err != nil {
 			return nil, fmt.Errorf("read database %s: %w", name, err)
 		}
-		w, asked := expected[room]
-		delete(expected, room)
-		// What history_size keeps may not be pruned.
-		kept := uint64(1)
-		if top > retention {
-			kept = top - retention + 1
+		if r == nil || r.id != id {
+			if r != nil {
+				bad(r.room, r.wrong(retention))
+			}
+			r = &next
+			r.id, r.db = id, name
+			r.want, r.asked = expected[r.room]
+			delete(expected, r.room)
 		}
-		switch {
-		case !asked:
-			bad(room, "nobody published there")
-		case top != w.acked:
-			bad(room, "%d events were committed, %d acknowledged", top, w.acked)
-		case first > kept || top > 0 && (count == 0 || low > kept):
-			bad(room, "history begins at %d, it should reach back to %d", max(first, low), kept)
-		case count > 0 && (high != top || count != top-low+1):
-			bad(room, "%d events stored from %d to %d, there should be all up to %d", count, low, high, top)
-		case strange > 0 || renumbered > 0 && !w.refused:
-			bad(room, "%d events hold other data than was sent under their number", max(strange, renumbered))
+		if offset.Valid {
+			r.event(uint64(offset.Int64), user.String, data)
 		}
+	}
+	if r != nil {
+		bad(r.room, r.wrong(retention))
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read database %s: %w", name, err)
 	}
 	for room, w := range expected {
 		if w.acked > 0 {
-			bad(room, "%d events were acknowledged, the room is not stored", w.acked)
+			bad(room, fmt.Sprintf("%d events were acknowledged, the room is not stored", w.acked))
 		}
 	}
 	return wrong, nil
+}
+
+// roomRows is what was read of one room.
+type roomRows struct {
+	id         int64
+	room, db   string
+	top, first uint64
+	want       stored
+	asked      bool
+
+	count, low, high uint64 // of the offsets
+	at, seq          uint64 // an offset and the number of its event
+	strange          uint64 // events that are not those which were made
+	made             []byte
+}
+
+// event takes the next event.
+func (r *roomRows) event(offset uint64, user string, data []byte) {
+	if r.count++; r.count == 1 {
+		r.low = offset
+	}
+	r.high = offset
+	if offset > r.want.given {
+		return // wrong says so
+	}
+	for r.at < offset {
+		r.at++
+		r.seq++
+		for r.refused(r.seq) {
+			r.seq++
+		}
+	}
+	sent, _, ok := parseEvent(data)
+	r.made = appendEvent(r.made[:0], event{seq: r.seq, room: r.want.number, by: r.want.by, due: sent.due}, r.db, r.want.size)
+	if !ok || user != r.want.user || !bytes.Equal(data, r.made) {
+		r.strange++
+	}
+}
+
+func (r *roomRows) refused(seq uint64) bool {
+	_, refused := r.want.refused[seq]
+	return refused
+}
+
+// wrong says what is wrong with the room, once all of it is read; empty for nothing.
+func (r *roomRows) wrong(retention uint64) string {
+	// What history_size keeps may not be pruned.
+	kept := uint64(1)
+	if r.top > retention {
+		kept = r.top - retention + 1
+	}
+	most := r.want.given - uint64(len(r.want.refused))
+	switch {
+	case !r.asked:
+		return "nobody published there"
+	case r.top < r.want.acked || r.top > most:
+		return fmt.Sprintf("%d events were committed, %d acknowledged", r.top, r.want.acked)
+	case r.first > kept || r.top > 0 && (r.count == 0 || r.low > kept):
+		return fmt.Sprintf("history begins at %d, it should reach back to %d", max(r.first, r.low), kept)
+	case r.count > 0 && (r.high != r.top || r.count != r.top-r.low+1):
+		return fmt.Sprintf("%d events stored from %d to %d, there should be all up to %d", r.count, r.low, r.high, r.top)
+	case r.strange > 0:
+		return fmt.Sprintf("%d events hold other data than was sent under their number", r.strange)
+	}
+	return ""
 }
 
 // column returns the first column of a query.

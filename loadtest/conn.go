@@ -33,6 +33,7 @@ type conn struct {
 	dialed    int64 // when the socket was made, on the swarm's clock
 	attempts  int   // dials since it was last subscribed
 	stalled   bool  // does not read
+	leaving   bool  // waits for the answer to unsubscribe
 
 	// mu guards sock. It is taken inside every other lock.
 	mu   sync.Mutex
@@ -104,6 +105,7 @@ const maxHead = 8 << 10
 // next two holds shard.mu.
 func (c *conn) opened() error {
 	c.state = upgrading
+	c.shard.t.seen++
 	o := &c.shard.swarm.options
 	request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\nOrigin: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
 		"Sec-WebSocket-Key: "+handshakeKey+"\r\nSec-WebSocket-Version: 13\r\nUser-Agent: hub-loadtest\r\n", socketPath(c.room.db), o.host, o.origin())
@@ -167,6 +169,7 @@ func (c *conn) upgraded(head string) error {
 		return fmt.Errorf("upgrade answered with subprotocol %.40q", got)
 	}
 	c.state, c.replies = subscribing, 2
+	c.shard.t.seen++
 	hello := o.codec.appendConnect(nil, idConnect, c.token)
 	hello = append(hello, o.codec.separator()...)
 	hello = o.codec.appendSubscribe(hello, idSubscribe, c.room.name, c.position())
@@ -195,6 +198,7 @@ func field(fields, name string) string {
 const (
 	idConnect = 1 + iota
 	idSubscribe
+	idUnsubscribe
 	idPublish // of the event that follows number 0
 )
 
@@ -255,6 +259,9 @@ func (c *conn) payload(payload []byte, at int64) error {
 			return err
 		}
 		payload = rest
+		if m.kind != ping {
+			c.shard.t.seen++
+		}
 		switch m.kind {
 		case pub:
 			c.publication(m.room, &m.pub, at)
@@ -284,6 +291,10 @@ func (c *conn) reply(m *message, at int64) error {
 		if err := c.subscribedAt(m.subscribe, at); err != nil {
 			return err
 		}
+	case m.id == idUnsubscribe && c.leaving:
+		c.leaving = false
+		c.shard.t.leaving--
+		return nil
 	case m.id != idConnect:
 		return fmt.Errorf("%w: a reply to no command", errMessage)
 	}
@@ -295,10 +306,23 @@ func (c *conn) reply(m *message, at int64) error {
 }
 
 func commandName(id uint32) string {
-	if id == idConnect {
+	switch id {
+	case idConnect:
 		return "connect"
+	case idSubscribe:
+		return "subscribe"
 	}
-	return "subscribe"
+	return "unsubscribe"
+}
+
+// leave unsubscribes. Its caller holds shard.mu.
+func (c *conn) leave() {
+	codec := c.shard.swarm.options.codec
+	c.leaving = true
+	c.shard.t.leaving++
+	if err := c.send(appendFrame(nil, codec.op(), codec.appendUnsubscribe(nil, idUnsubscribe, c.room.name))); err != nil {
+		c.shard.ended(c, err)
+	}
 }
 
 // subscribedAt takes the place in the room from a subscribe reply, and what was
@@ -360,6 +384,8 @@ func (c *conn) publication(room []byte, p *publication, at int64) {
 		return
 	case e.by != r.publisher.number || string(p.user) != r.publisher.user:
 		sh.fault(&sh.t.misattributed, "connection %d: event %d of %s is said to be of user %.40q", c.number, e.seq, r.name, p.user)
+	case !intact(p.data, db, sh.swarm.options.size):
+		sh.fault(&sh.t.malformed, "connection %d: event %d of %s came with other data than was sent", c.number, e.seq, r.name)
 	}
 	switch {
 	case e.seq == c.next:

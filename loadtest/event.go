@@ -1,6 +1,9 @@
 package loadtest
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 // An event's data is a JSON object of a fixed size. It says by itself where it
 // belongs, so that whoever receives it can tell whether it should have come:
@@ -26,11 +29,15 @@ const (
 )
 
 const (
+	fillHead  = `","d":"`
 	eventTail = `"}`
 	// minSize leaves room for a database's name of 30 bytes.
-	minSize = dbAt + 30 + len(`","d":"`) + len(eventTail)
+	minSize = dbAt + 30 + len(fillHead) + len(eventTail)
 	maxSize = 32 << 10
 )
+
+// filler is what d consists of.
+var filler = strings.Repeat("x", maxSize)
 
 // appendEvent appends the data of an event, of size bytes altogether.
 func appendEvent(dst []byte, e event, db string, size int) []byte {
@@ -39,17 +46,16 @@ func appendEvent(dst []byte, e event, db string, size int) []byte {
 	dst = appendDigits(append(dst, `","room":"`...), uint64(e.room), roomDigits)
 	dst = appendDigits(append(dst, `","by":"`...), uint64(e.by), byDigits)
 	dst = appendDigits(append(dst, `","t":"`...), uint64(max(e.due, 0)), dueDigits)
-	dst = append(append(append(dst, `","db":"`...), db...), `","d":"`...)
-	for fill := size - (len(dst) - begin) - len(eventTail); fill > 0; fill-- {
-		dst = append(dst, 'x')
-	}
+	dst = append(append(append(dst, `","db":"`...), db...), fillHead...)
+	dst = append(dst, filler[:max(0, size-(len(dst)-begin)-len(eventTail))]...)
 	return append(dst, eventTail...)
 }
 
 // parseEvent reads the data of an event and the name of its database, which is
-// part of data. It reports false for anything that appendEvent does not write.
+// part of data. It reports false for anything that appendEvent does not write,
+// size and filler excepted: see intact.
 func parseEvent(data []byte) (e event, db []byte, ok bool) {
-	if len(data) < dbAt+len(`","d":""}`) ||
+	if len(data) < dbAt+len(fillHead)+len(eventTail) ||
 		string(data[:seqAt]) != `{"seq":"` ||
 		string(data[seqAt+seqDigits:roomAt]) != `","room":"` ||
 		string(data[roomAt+roomDigits:byAt]) != `","by":"` ||
@@ -66,10 +72,20 @@ func parseEvent(data []byte) (e event, db []byte, ok bool) {
 		return e, nil, false
 	}
 	db, rest := data[dbAt:dbAt+end], data[dbAt+end:]
-	if !bytes.HasPrefix(rest, []byte(`","d":"`)) || !bytes.HasSuffix(rest, []byte(eventTail)) {
+	if len(rest) < len(fillHead)+len(eventTail) || string(rest[:len(fillHead)]) != fillHead || !bytes.HasSuffix(rest, []byte(eventTail)) {
 		return e, nil, false
 	}
 	return event{seq: seq, room: int(room), by: int(by), due: int64(due)}, db, true
+}
+
+// intact reports whether data, which parseEvent has read, has the size and the
+// filler that it was given.
+func intact(data, db []byte, size int) bool {
+	if len(data) != size {
+		return false
+	}
+	fill := data[dbAt+len(db)+len(fillHead) : size-len(eventTail)]
+	return string(fill) == filler[:len(fill)]
 }
 
 func appendDigits(dst []byte, v uint64, n int) []byte {

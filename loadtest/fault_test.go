@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hub/hub"
 	"hub/loadtest/report"
@@ -105,6 +106,27 @@ func TestFaults(t *testing.T) {
 			}),
 			failed: "events say their true place and publisher",
 		},
+		"a late duplicate of the last event": {
+			change: once("20", "", func(c *proxied, f []byte) [][]byte {
+				late := clone(f)
+				time.AfterFunc(20*time.Millisecond, func() { _, _ = c.client.Write(late) })
+				return [][]byte{f}
+			}),
+			failed: "duplicate = 0",
+		},
+		"another filler": {
+			change: once("4", "", func(_ *proxied, f []byte) [][]byte {
+				return [][]byte{bytes.Replace(f, []byte("xxxxxxxxxx"), []byte("xxxxxyxxxx"), 1)}
+			}),
+			failed: "events say their true place and publisher",
+		},
+		"no filler": {
+			change: once("4", "", func(_ *proxied, f []byte) [][]byte {
+				cut := bytes.ReplaceAll(f[4:], []byte("x"), nil) // a length of two bytes precedes
+				return [][]byte{appendServerFrame(nil, opText, cut)}
+			}),
+			failed: "events say their true place and publisher",
+		},
 		"another offset": {
 			change: once("4", "", func(_ *proxied, f []byte) [][]byte {
 				return [][]byte{bytes.Replace(f, []byte(`"offset":4}`), []byte(`"offset":5}`), 1)}
@@ -129,10 +151,13 @@ func TestFaults(t *testing.T) {
 }
 
 // TestLastEventLost: an event that no later one reveals as lost ends the waiting.
+// Pings go on meanwhile.
 func TestLastEventLost(t *testing.T) {
 	t.Parallel()
 	dropped := false
-	p := startProxy(t, startHub(t, nil), func(_ *proxied, frame []byte) [][]byte {
+	p := startProxy(t, startHub(t, func(o *hub.Options) {
+		o.Server.PingInterval, o.Server.PongTimeout = time.Second, 500*time.Millisecond
+	}), func(_ *proxied, frame []byte) [][]byte {
 		if !dropped && numberOf(frame) == "20" {
 			dropped = true
 			return nil
@@ -255,9 +280,11 @@ func TestReplies(t *testing.T) {
 		reconnects int
 		failed     []string
 	}{
-		"no acknowledgement":      {replaceOnce(`"publish":{}`, ""), 0, []string{"acknowledged = published", "the scenario completes"}},
-		"not recovered":           {replaceOnce(`"recovered":true`, `"recovered":null`), 4, []string{"every position recovered"}},
-		"an answer to no command": {replaceOnce(`"id":4,"publish"`, `"id":999,"publish"`), 0, []string{"acknowledged = published", "the scenario completes"}},
+		"no acknowledgement":       {replaceOnce(`"publish":{}`, ""), 0, []string{"acknowledged = published", "the scenario completes"}},
+		"not recovered":            {replaceOnce(`"recovered":true`, `"recovered":null`), 4, []string{"every position recovered"}},
+		"an answer to no command":  {replaceOnce(`"id":5,"publish"`, `"id":999,"publish"`), 0, []string{"acknowledged = published", "the scenario completes"}},
+		"the same answer twice":    {replaceOnce(`"id":6,"publish"`, `"id":5,"publish"`), 0, []string{"acknowledged = published", "the scenario completes"}},
+		"no answer to unsubscribe": {replaceOnce(`"unsubscribe":{}`, ""), 0, []string{"the scenario completes"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -273,6 +300,67 @@ func TestReplies(t *testing.T) {
 			}
 			if r.Passed() != (len(test.failed) == 0) {
 				t.Errorf("passed: %v", r.Passed())
+			}
+		})
+	}
+}
+
+// TestAnsweredBehindAll: what is on its way when everything due has come is
+// judged too, before the answer to unsubscribe.
+func TestAnsweredBehindAll(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, startHub(t, nil), func(c *proxied, frame []byte) [][]byte {
+		c.held = slices.Clone(frame)
+		return [][]byte{frame}
+	})
+	sent := false
+	p.reply = func(c *proxied, frame []byte) [][]byte {
+		if sent || !bytes.Contains(frame, []byte(`"unsubscribe":{}`)) {
+			return [][]byte{frame}
+		}
+		sent = true
+		return [][]byte{c.held, frame}
+	}
+	r, _ := runTest(t, context.Background(), small(p.listener.Addr().String()))
+	onlyFailed(t, r, "duplicate = 0")
+}
+
+// TestInterruptedInTheMiddle: what is on its way when the user ends a run is not
+// judged, so the run is incomplete and has not failed.
+func TestInterruptedInTheMiddle(t *testing.T) {
+	for name, test := range map[string]struct {
+		at         string // in the frame of the server that is the first to be withheld
+		notChecked []string
+	}{
+		"of traffic":         {`{"seq":"0000000005"`, []string{"lost = 0"}},
+		"of acknowledgement": {`"id":9,"publish"`, []string{"lost = 0", "acknowledged = published"}},
+		"of connecting":      {`"subscribe":{`, []string{"ready = asked"}},
+		"of settling":        {`"unsubscribe":{}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, interrupt := context.WithCancel(context.Background())
+			defer interrupt()
+			withhold := func(_ *proxied, frame []byte) [][]byte {
+				if bytes.Contains(frame, []byte(test.at)) {
+					interrupt()
+				}
+				if ctx.Err() != nil {
+					return nil
+				}
+				return [][]byte{frame}
+			}
+			p := startProxy(t, startHub(t, nil), withhold)
+			p.reply = withhold
+			r, table := runTest(t, ctx, small(p.listener.Addr().String()))
+			onlyFailedPartly(t, r)
+			for _, name := range append(test.notChecked, "the scenario completes") {
+				if c := checkOf(t, r, name); c.Result != report.NotChecked || !strings.Contains(c.Detail, interrupted) {
+					t.Errorf("%s: %s (%s)", c.Name, c.Result, c.Detail)
+				}
+			}
+			if r.Faults().Total() != 0 || r.Verdict != report.Incomplete || !strings.Contains(table, "INCOMPLETE") {
+				t.Errorf("verdict %s, faults %+v\n%s", r.Verdict, r.Faults(), table)
 			}
 		})
 	}

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"hub/loadtest/report"
 )
@@ -53,7 +53,7 @@ func (r *runner) measureFloor(ctx context.Context, shape report.Shape) (*report.
 		s.reset()
 		at := s.now()
 		if err := w.send(s.floorMessage(shape.Events, at)); err != nil {
-			return nil, 0, err
+			return nil, 0, w.fail(err)
 		}
 		want := int64(shape.Events * shape.Conns)
 		if err := s.wait(ctx, func(c *counts) bool { return c.got+c.missing >= want }); err != nil {
@@ -83,22 +83,21 @@ func (s *swarm) floorMessage(events int, due int64) (message []byte) {
 
 // floorWriter is the process that writes.
 type floorWriter struct {
-	process *process
-	in      io.WriteCloser
-	addr    netip.AddrPort
+	process   *process
+	in        io.WriteCloser
+	addr      netip.AddrPort
+	complaint strings.Builder // of the process; to be read when it has ended
+	closed    bool
 }
 
 func (r *runner) startFloor(host netip.Addr, conns int) (_ *floorWriter, err error) {
-	program := r.options.Program
-	cmd := exec.Command(program[0], append(program[1:len(program):len(program)], "loadtest", FloorCommand, host.String(), strconv.Itoa(conns))...)
-	isolate(cmd)
-	var complaint strings.Builder
-	cmd.Stderr = &complaint
+	cmd := r.options.command("loadtest", FloorCommand, host.String(), strconv.Itoa(conns))
+	w := &floorWriter{}
+	cmd.Stderr = &w.complaint
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	w := &floorWriter{}
 	if w.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -107,8 +106,7 @@ func (r *runner) startFloor(host netip.Addr, conns int) (_ *floorWriter, err err
 	}
 	defer func() {
 		if err != nil {
-			w.close()
-			err = fmt.Errorf("floor's writer: %w %s", err, complaint.String())
+			err = w.fail(err)
 		}
 	}()
 	codec := r.codec()
@@ -137,13 +135,30 @@ func (r *runner) startFloor(host netip.Addr, conns int) (_ *floorWriter, err err
 
 func (w *floorWriter) send(message []byte) error {
 	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(message)), uint32(len(message)))
-	if _, err := w.in.Write(append(b, message...)); err != nil {
-		return fmt.Errorf("floor's writer: %w", err)
-	}
-	return nil
+	_, err := w.in.Write(append(b, message...))
+	return err
 }
 
+// fail ends the process, which may just be about to complain, and returns err with
+// what it had to say.
+func (w *floorWriter) fail(err error) error {
+	_ = w.in.Close()
+	select {
+	case <-w.process.ended:
+	case <-time.After(floorPatience):
+	}
+	w.close()
+	return fmt.Errorf("floor's writer: %w %s", err, strings.TrimSpace(w.complaint.String()))
+}
+
+// floorPatience is how long a process that failed may take to say why.
+const floorPatience = time.Second
+
 func (w *floorWriter) close() {
+	if w.closed {
+		return
+	}
+	w.closed = true
 	close(w.process.asked)
 	_ = w.in.Close()
 	_ = w.process.handle.Kill()

@@ -73,12 +73,15 @@ func ServeFloor(address string, count int, in io.Reader, out io.Writer) error {
 	}
 }
 
+// maxFloorMessage bounds a burst: 1000 events of 32 KiB with their frames, and more.
+const maxFloorMessage = 64 << 20
+
 func readFloorMessage(r io.Reader) ([]byte, error) {
 	var size uint32
 	if err := binary.Read(r, binary.LittleEndian, &size); err != nil {
 		return nil, err
 	}
-	if size > maxFrame {
+	if size > maxFloorMessage {
 		return nil, fmt.Errorf("a message of %d bytes", size)
 	}
 	message := make([]byte, size)

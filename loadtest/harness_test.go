@@ -61,7 +61,7 @@ func small(addr string) Options {
 	o.Databases = []string{defaultDatabase, otherDatabase}
 	o.Conns, o.Rooms, o.Events, o.Rounds = 20, 5, 10, 1
 	o.Gap, o.Hold, o.Reconnects = 0, 0, 0
-	o.stall, o.settle, o.stream = 500*time.Millisecond, time.Millisecond, 200*time.Millisecond
+	o.stall, o.settle, o.stream, o.quiet = 500*time.Millisecond, time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
 	return o
 }
 
@@ -98,8 +98,8 @@ func processesOf(dir string) (pids []int) {
 	return pids
 }
 
-// runTestUntil is runTest with something that is done when connections are held.
-func runTestUntil(t *testing.T, o Options, held func(interrupt func())) (*report.Report, string) {
+// runTestUntil is runTest with something that is done in a phase.
+func runTestUntil(t *testing.T, o Options, phase string, then func(interrupt func())) (*report.Report, string) {
 	t.Helper()
 	o.Hold = time.Minute
 	o.Terminal = true // progress comes often
@@ -114,16 +114,16 @@ func runTestUntil(t *testing.T, o Options, held func(interrupt func())) (*report
 		}
 		done <- r
 	}()
-	for deadline := time.After(20 * time.Second); !strings.Contains(progress.String(), ": hold"); {
+	for deadline := time.After(20 * time.Second); !strings.Contains(progress.String(), phase); {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
 			interrupt()
 			<-done
-			t.Fatalf("no hold in %q", progress.String())
+			t.Fatalf("no %q in %q", phase, progress.String())
 		}
 	}
-	held(interrupt)
+	then(interrupt)
 	r := <-done
 	if r == nil {
 		t.Fatal("no report")
@@ -183,6 +183,19 @@ func onlyFailed(t *testing.T, r *report.Report, names ...string) {
 	}
 	if r.Passed() != (len(names) == 0) {
 		t.Errorf("passed: %v with %d failed checks", r.Passed(), len(names))
+	}
+}
+
+// onlyFailedPartly requires the same of a run that was cut short.
+func onlyFailedPartly(t *testing.T, r *report.Report, names ...string) {
+	t.Helper()
+	for _, c := range r.Checks {
+		if want := slices.Contains(names, c.Name); want != (c.Result == report.Failed) {
+			t.Errorf("check %q: %s (%s), want failed: %v", c.Name, c.Result, c.Detail, want)
+		}
+	}
+	if r.Passed() || !r.Partial {
+		t.Errorf("passed: %v, partial: %v", r.Passed(), r.Partial)
 	}
 }
 

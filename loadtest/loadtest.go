@@ -14,7 +14,7 @@
 //     check every event by themselves: room, database, publisher, number, offset.
 //  4. The scenario publishes and measures (scenario_*.go, measure.go).
 //  5. The checks: faults of events, connections left, a server that stops well,
-//     files that hold what was acknowledged (stage.go, check.go).
+//     files that hold what was acknowledged (verdict.go, check.go).
 //
 // What cannot be checked is reported as not checked.
 package loadtest
@@ -57,7 +57,8 @@ var ErrFailed = errors.New("load test")
 // to stdout. The error wraps [ErrOptions] when o makes no sense; otherwise it says
 // why nothing was tested, or which file could not be written. A report that comes
 // without an error may tell of failed checks, see [report.Report.Passed]. When ctx
-// ends, what was measured so far is reported as partial. In every case the child
+// ends, or nobody reads stderr any more, what was measured so far is reported as
+// partial. In every case the child
 // processes have ended and the temporary files are gone when Run returns.
 func Run(ctx context.Context, o Options, stdout, stderr io.Writer) (*report.Report, error) {
 	if err := o.complete(); err != nil {
@@ -67,11 +68,15 @@ func Run(ctx context.Context, o Options, stdout, stderr io.Writer) (*report.Repo
 		options: o, report: report.New(tool(&o)), addresses: newAddresses(o.Seed),
 		id: strconv.FormatUint(o.Seed&0xFFFFFF, 36),
 	}
-	if err := r.preflight(stderr); err != nil {
+	if err := r.preflight(stderr); errors.Is(err, ErrOptions) {
+		return nil, err
+	} else if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	r.describe()
-	r.progress = newProgress(stderr, o.Terminal)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	r.progress = newProgress(stderr, o.Terminal, stop)
 	for _, name := range r.names() {
 		if ctx.Err() != nil {
 			break
@@ -93,11 +98,11 @@ func (o *Options) complete() error {
 		return err
 	}
 	if len(o.Program) == 0 {
-		self, err := os.Executable()
+		path, err := ownProgram()
 		if err != nil {
 			return fmt.Errorf("find this program: %w", err)
 		}
-		o.Program = []string{self}
+		o.Program, o.called = []string{path}, os.Args[0]
 	}
 	if o.Seed == 0 {
 		o.Seed = uint64(time.Now().UnixNano())<<16 ^ uint64(os.Getpid())
@@ -107,6 +112,9 @@ func (o *Options) complete() error {
 	}
 	if o.stream == 0 {
 		o.stream = 5 * time.Second
+	}
+	if o.quiet == 0 {
+		o.quiet = 500 * time.Millisecond
 	}
 	if o.settle == 0 {
 		o.settle = 2 * time.Second

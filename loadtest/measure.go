@@ -54,6 +54,9 @@ func (st *stage) round(ctx context.Context, t traffic) (*report.Round, error) {
 	}
 	st.account(&round, before, after)
 	faults := s.faults()
+	if ctx.Err() != nil { // the rest is on its way
+		faults.Lost = st.watched.Lost
+	}
 	round.Faults = difference(faults, st.watched)
 	st.watched = faults
 	st.r.progress.faults.Add(round.Faults.Total())

@@ -29,7 +29,7 @@ func (s *server) metrics() *metricsSource {
 
 // fetch reads them all.
 func (m *metricsSource) fetch(ctx context.Context) (metrics, error) {
-	body, err := m.page(ctx, "/metrics")
+	body, err := m.page(ctx, "/metrics", metricsTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("fetch metrics: %w", err)
 	}
@@ -37,14 +37,14 @@ func (m *metricsSource) fetch(ctx context.Context) (metrics, error) {
 }
 
 const (
-	// pageTimeout is above the time of the longest profile.
-	pageTimeout = time.Minute
-	maxPage     = 64 << 20
+	metricsTimeout = 5 * time.Second
+	profileTimeout = time.Minute // above the time of the longest one
+	maxPage        = 64 << 20
 )
 
 // page gets one page.
-func (m *metricsSource) page(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+func (m *metricsSource) page(ctx context.Context, path string, timeout time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.base+path, nil)
 	if err != nil {
@@ -123,7 +123,7 @@ func (st *stage) saveHeap(ctx context.Context) error {
 }
 
 func (st *stage) save(ctx context.Context, name, path string) error {
-	profile, err := st.source.page(ctx, path)
+	profile, err := st.source.page(ctx, path, profileTimeout)
 	if err != nil {
 		return fmt.Errorf("profile %s: %w", name, err)
 	}

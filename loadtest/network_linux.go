@@ -257,7 +257,6 @@ func (k *epollSocket) connected() error {
 	if code != 0 {
 		return fmt.Errorf("connect: %w", unix.Errno(code))
 	}
-	k.network.shard.t.bytes++ // something moves
 	c := k.conn
 	c.mu.Lock()
 	err = k.watch()

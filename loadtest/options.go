@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +46,9 @@ type Options struct {
 	Dir        string // where the server's temporary directory is made; empty: a disk is looked for
 
 	// Program is the command line that runs this program: arguments are appended.
+	// Empty is the program that runs now.
 	Program []string
+	called  string // what Program is told to be its name, unless empty
 	// Version and Commit of this program.
 	Version, Commit string
 	// Terminal says that progress may be shown by rewriting one line of stderr.
@@ -59,9 +62,11 @@ type Options struct {
 	settle time.Duration
 	// stream is how long steady streams within a scenario last; 0 means 5 s.
 	stream time.Duration
-	// before, unless nil, is called with the data directory before files are
-	// checked: a test breaks them there.
-	before func(dataDir string)
+	// quiet is how long nothing may come before the end of a swarm; 0 means 500 ms.
+	quiet time.Duration
+	// before, unless nil, is called with the data directory, and what it must hold,
+	// before files are checked: a test breaks them there.
+	before func(dataDir string, want map[string][]stored)
 }
 
 const (
@@ -162,6 +167,16 @@ func (o *Options) wrongServer() (wrong []string) {
 func serverURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && strings.Trim(u.Path, "/") == ""
+}
+
+// command is a process of this program.
+func (o *Options) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(o.Program[0], append(o.Program[1:len(o.Program):len(o.Program)], args...)...)
+	if o.called != "" {
+		cmd.Args[0] = o.called
+	}
+	isolate(cmd)
+	return cmd
 }
 
 // namespace and databases are those that the test uses.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +22,9 @@ const spareDescriptors = 300
 
 // preflight looks for what would make the run fail or lie, and says what helps.
 func (r *runner) preflight(stderr io.Writer) error {
+	if err := r.options.tryReports(); err != nil {
+		return err
+	}
 	limit, known := descriptorLimit()
 	if known {
 		r.limit = limit
@@ -58,20 +62,61 @@ func (r *runner) chooseDirectory(stderr io.Writer) error {
 	if r.options.Dir == "" {
 		candidates = []string{os.TempDir(), "."}
 	}
-	for _, dir := range candidates {
+	for _, name := range candidates {
+		dir, err := directory(name)
+		if err != nil && r.options.Dir != "" {
+			return fmt.Errorf("%w: -dir: %w", ErrOptions, err)
+		}
+		if err != nil {
+			continue
+		}
+		r.parent = dir
 		if kind, inMemory := fileSystem(dir); !inMemory {
-			if r.parent = dir; dir != os.TempDir() {
+			if name != os.TempDir() {
 				fmt.Fprintf(stderr, "the server's files are in %s (%s)\n", dir, kind)
 			}
 			return nil
 		}
 	}
 	if r.options.Dir == "" {
-		return fmt.Errorf("%s and the current directory are in memory, where commits prove nothing: name a directory on a disk by -dir or TMPDIR", os.TempDir())
+		return fmt.Errorf("neither %s nor the current directory is on a disk, and commits to memory prove nothing: name a directory on a disk by -dir or TMPDIR", os.TempDir())
 	}
-	r.parent = r.options.Dir
 	fmt.Fprintf(stderr, "warning: %s is in memory: nothing that this run measures of durable events is true of a disk\n", r.parent)
 	r.problem("the server's files were in memory (%s): figures of durable events are not those of a disk", r.parent)
+	return nil
+}
+
+// directory is the absolute path of a directory that exists.
+func directory(name string) (string, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		return "", fmt.Errorf("%s is no directory", name)
+	}
+	return filepath.Abs(name)
+}
+
+// tryReports finds out whether the files for the report can be written, before
+// two minutes are spent on what goes there. One that is there stays as it is.
+func (o *Options) tryReports() error {
+	for _, f := range []struct{ flag, path string }{{"json", o.JSON}, {"html", o.HTML}} {
+		if f.path == "" {
+			continue
+		}
+		_, missing := os.Stat(f.path)
+		file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY, 0o666)
+		if err == nil {
+			err = file.Close()
+		}
+		if err == nil && missing != nil {
+			err = os.Remove(f.path)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: -%s: %w", ErrOptions, f.flag, err)
+		}
+	}
 	return nil
 }
 

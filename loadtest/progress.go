@@ -1,10 +1,12 @@
 package loadtest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -17,6 +19,7 @@ type progress struct {
 	start    time.Time
 	stop     chan struct{}
 	done     sync.WaitGroup
+	unread   func() // called when nobody reads out any more
 
 	faults atomic.Int64 // of the rounds so far
 
@@ -39,8 +42,8 @@ const (
 	progressLines = 5 * time.Second
 )
 
-func newProgress(out io.Writer, terminal bool) *progress {
-	p := &progress{out: out, terminal: terminal, start: time.Now(), stop: make(chan struct{})}
+func newProgress(out io.Writer, terminal bool, unread func()) *progress {
+	p := &progress{out: out, terminal: terminal, start: time.Now(), stop: make(chan struct{}), unread: unread}
 	p.done.Go(p.run)
 	return p
 }
@@ -100,12 +103,16 @@ func (p *progress) draw() {
 	}
 	line := p.line(now)
 	p.told, p.toldAt = p.phase, now
+	var err error
 	if p.terminal {
-		fmt.Fprint(p.out, "\r", line, "\x1b[K")
+		_, err = fmt.Fprint(p.out, "\r", line, "\x1b[K")
 		p.shown = true
-		return
+	} else {
+		_, err = fmt.Fprintln(p.out, line)
 	}
-	fmt.Fprintln(p.out, line)
+	if errors.Is(err, syscall.EPIPE) {
+		p.unread()
+	}
 }
 
 // line describes the moment. Its caller holds mu.

@@ -62,6 +62,7 @@ type codec interface {
 	appendConnect(dst []byte, id uint32, token string) []byte
 	// appendSubscribe asks to recover from a position unless that is nil.
 	appendSubscribe(dst []byte, id uint32, room string, from *position) []byte
+	appendUnsubscribe(dst []byte, id uint32, room string) []byte
 	appendPublish(dst []byte, id uint32, room string, data []byte) []byte
 	// appendPublishOnce publishes by rpc under an idempotency key.
 	appendPublishOnce(dst []byte, id uint32, room, key string, data []byte) []byte

@@ -26,6 +26,10 @@ func (jsonCodec) appendSubscribe(dst []byte, id uint32, room string, from *posit
 	return fmt.Appendf(dst, `{"id":%d,"subscribe":{"channel":"%s","recover":true,"epoch":"%s","offset":%d}}`, id, room, from.epoch, from.offset)
 }
 
+func (jsonCodec) appendUnsubscribe(dst []byte, id uint32, room string) []byte {
+	return fmt.Appendf(dst, `{"id":%d,"unsubscribe":{"channel":"%s"}}`, id, room)
+}
+
 func (jsonCodec) appendPublish(dst []byte, id uint32, room string, data []byte) []byte {
 	dst = strconv.AppendUint(append(dst, `{"id":`...), uint64(id), 10)
 	dst = append(append(dst, `,"publish":{"channel":"`...), room...)

@@ -11,6 +11,7 @@ type protobufCodec struct{}
 
 const (
 	commandID, commandConnect, commandSubscribe, commandPublish, commandRPC = 1, 4, 5, 7, 13
+	commandUnsubscribe, unsubscribeChannel                                  = 6, 1
 	connectToken, connectName                                               = 1, 4
 	subscribeChannel, subscribeRecover, subscribeEpoch, subscribeOffset     = 1, 3, 6, 7
 	publishChannel, publishData                                             = 1, 2
@@ -46,6 +47,10 @@ func (protobufCodec) appendSubscribe(dst []byte, id uint32, room string, from *p
 		req = appendVarintField(req, subscribeOffset, from.offset)
 	}
 	return appendCommand(dst, id, commandSubscribe, req)
+}
+
+func (protobufCodec) appendUnsubscribe(dst []byte, id uint32, room string) []byte {
+	return appendCommand(dst, id, commandUnsubscribe, appendBytesField(nil, unsubscribeChannel, room))
 }
 
 func (protobufCodec) appendPublish(dst []byte, id uint32, room string, data []byte) []byte {

@@ -2,6 +2,8 @@ package loadtest
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,11 +26,11 @@ type room struct {
 
 	// mu guards the rest. It is taken inside a shard's.
 	mu      sync.Mutex
-	epoch   string // empty until the first subscription
-	base    uint64 // offset before the first event
-	top     uint64 // offset of the last event that was acknowledged
-	live    bool   // the publisher is subscribed
-	waiting []event
+	epoch   string              // empty until the first subscription
+	base    uint64              // offset before the first event
+	top     uint64              // offset of the last event that was acknowledged
+	live    bool                // the publisher is subscribed
+	waiting []event             // without an answer, in order
 	refused map[uint64]struct{} // events that the server did not take
 }
 
@@ -52,8 +54,12 @@ func (r *room) position(offset uint64) *position {
 	return &position{epoch: r.epoch, offset: offset}
 }
 
-// maxCommands is how many publish commands go into one frame.
-const maxCommands = 32
+// A frame holds that many publish commands at most, and no more once it has so
+// many bytes: servers bound what they take at once.
+const (
+	maxCommands  = 32
+	maxFrameSent = 64 << 10
+)
 
 // publish sends n events that are due at a time on the swarm's clock. In a room
 // that publishes once, those of a publisher that is not connected wait for it.
@@ -64,16 +70,15 @@ func (r *room) publish(n int, due int64) error {
 	for i := range events {
 		events[i] = event{seq: r.given.Add(1), room: r.number, by: r.publisher.number, due: due}
 	}
-	if r.once {
-		r.waiting = append(r.waiting, events...)
-		if !r.live {
-			return nil
-		}
+	r.waiting = append(r.waiting, events...)
+	if r.once && !r.live {
+		return nil
 	}
 	err := r.sendLocked(events)
 	if err == nil || r.once {
 		return nil // what was not sent is sent again when the publisher is back
 	}
+	r.waiting = r.waiting[:len(r.waiting)-n]
 	for _, e := range events {
 		r.refuseLocked(e.seq)
 	}
@@ -85,7 +90,7 @@ func (r *room) sendLocked(events []event) error {
 	o := &r.publisher.shard.swarm.options
 	var payload, data []byte
 	for len(events) > 0 {
-		some := events[:min(len(events), maxCommands)]
+		some := events[:min(len(events), maxCommands, 1+maxFrameSent/o.size)]
 		events = events[len(some):]
 		payload = payload[:0]
 		for i, e := range some {
@@ -127,11 +132,16 @@ func (r *room) gone() {
 func (r *room) answered(seq uint64, m *message) (fresh, right bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.once {
-		if len(r.waiting) == 0 || r.waiting[0].seq != seq {
-			return false, len(r.waiting) == 0 || seq < r.waiting[0].seq
-		}
+	i := slices.IndexFunc(r.waiting, func(e event) bool { return e.seq == seq })
+	switch {
+	case i == 0:
 		r.waiting = r.waiting[1:]
+	case r.once: // an event that was sent again may have two answers
+		return false, i < 0
+	case i < 0:
+		return false, false
+	default: // a refusal may overtake a commit
+		r.waiting = slices.Delete(r.waiting, i, i+1)
 	}
 	if m.code != 0 {
 		r.refuseLocked(seq)
@@ -158,6 +168,16 @@ func (r *room) refuseLocked(seq uint64) {
 		r.refused = make(map[uint64]struct{})
 	}
 	r.refused[seq] = struct{}{}
+}
+
+// stored is what a database must hold for the room, whose events have size bytes.
+func (r *room) stored(size int) stored {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return stored{
+		room: r.name, number: r.number, by: r.publisher.number, user: r.publisher.user, size: size,
+		given: r.given.Load(), acked: r.acked.Load(), refused: maps.Clone(r.refused),
+	}
 }
 
 // lost counts the events that a member did not get: those it skipped, and those

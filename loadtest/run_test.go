@@ -112,7 +112,7 @@ func TestFilesAreChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := ownServer(t)
-			o.before = func(dir string) { test.damage(t, dir) }
+			o.before = func(dir string, _ map[string][]stored) { test.damage(t, dir) }
 			r, _ := runTest(t, context.Background(), o)
 			onlyFailed(t, r, test.failed...)
 		})
@@ -124,25 +124,15 @@ func TestCheckDatabase(t *testing.T) {
 	t.Parallel()
 	o := ownServer(t)
 	kept := t.TempDir()
-	o.before = func(dir string) {
+	var want []stored
+	o.before = func(dir string, all map[string][]stored) {
+		want = all[defaultDatabase]
 		if err := os.CopyFS(kept, os.DirFS(dir)); err != nil {
 			t.Error(err)
 		}
 	}
 	r, _ := runTest(t, context.Background(), o)
 	onlyFailed(t, r)
-	pool, err := openStopped(filepath.Join(kept, defaultDatabase+".db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	names, err := column(context.Background(), pool, "SELECT name FROM rooms")
-	if err := errors.Join(err, pool.Close()); err != nil {
-		t.Fatal(err)
-	}
-	want := make([]stored, len(names))
-	for i, name := range names {
-		want[i] = stored{room: name, acked: 20} // two parts of a round of ten
-	}
 	for name, test := range map[string]struct {
 		statement string // empty: a page is damaged
 		retention uint64
@@ -160,7 +150,17 @@ func TestCheckDatabase(t *testing.T) {
 		"a room that nobody knows": {"INSERT INTO rooms VALUES (99, 'strange', 0, 0, 1, 0)", retention, "nobody published there"},
 		"another event's data":     {"UPDATE events SET data = CAST(json_set(data, '$.seq', '0000000009') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "other data"},
 		"another database's data":  {"UPDATE events SET data = CAST(json_set(data, '$.db', 'other') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "other data"},
-		"a page":                   {"", retention, "damaged"},
+		"another room's number":    {"UPDATE events SET data = CAST(json_set(data, '$.room', '000009') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "1 events hold other data"},
+		"another publisher's":      {"UPDATE events SET data = CAST(json_set(data, '$.by', '000019') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "1 events hold other data"},
+		"empty data":               {"UPDATE events SET data = CAST('{}' AS BLOB) WHERE room_id = 2", retention, "20 events hold other data"},
+		"no data":                  {"UPDATE events SET data = NULL WHERE offset = 7 AND room_id = 2", retention, "1 events hold other data"},
+		"no filler":                {"UPDATE events SET data = CAST(json_set(data, '$.d', '') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "1 events hold other data"},
+		"another filler":           {"UPDATE events SET data = CAST(replace(data, 'xxxx', 'xxyx') AS BLOB) WHERE offset = 7 AND room_id = 2", retention, "1 events hold other data"},
+		"another user":             {"UPDATE events SET user = 'user-19' WHERE offset = 7 AND room_id = 2", retention, "1 events hold other data"},
+		"rows of two rooms swapped": {`CREATE TEMP TABLE kept AS SELECT * FROM events;
+			UPDATE events SET data = (SELECT data FROM kept WHERE kept.offset = events.offset AND kept.room_id = 3 - events.room_id),
+				user = (SELECT user FROM kept WHERE kept.offset = events.offset AND kept.room_id = 3 - events.room_id) WHERE room_id IN (1, 2)`, retention, "20 events hold other data"},
+		"a page": {"", retention, "damaged"},
 	} {
 		dir := t.TempDir()
 		if err := os.CopyFS(dir, os.DirFS(kept)); err != nil {
@@ -207,23 +207,31 @@ func overwrite(t *testing.T, path string, at int64, n int) {
 // with is the program of a test under an environment variable.
 func with(name, value string) []string { return []string{"env", name + "=" + value, os.Args[0]} }
 
-// TestServerDies: its last words are shown, what was measured is kept.
+// TestServerDies: its last words are shown, once, what was measured is kept, and
+// what was on its way is not judged.
 func TestServerDies(t *testing.T) {
-	t.Parallel()
-	o := ownServer(t)
-	r, table := runTestUntil(t, o, func(func()) {
-		for _, pid := range processesOf(o.Dir) {
-			if p, err := os.FindProcess(pid); err != nil || p.Signal(syscall.SIGHUP) != nil {
-				t.Errorf("no signal for %d", pid)
+	for _, phase := range []string{": hold", "events/s"} {
+		t.Run(phase, func(t *testing.T) {
+			t.Parallel()
+			o := ownServer(t)
+			if phase != ": hold" {
+				o.Duration = time.Minute
 			}
-		}
-	})
-	c := checkOf(t, r, "the scenario completes")
-	if c.Result != report.Failed || !strings.Contains(c.Detail, deathCry) || !strings.Contains(c.Detail, "exit status 3") {
-		t.Errorf("%s: %q", c.Result, c.Detail)
-	}
-	if r.Passed() || !strings.Contains(table, deathCry) {
-		t.Errorf("passed: %v; table:\n%s", r.Passed(), table)
+			r, table := runTestUntil(t, o, phase, func(func()) {
+				for _, pid := range processesOf(o.Dir) {
+					if p, err := os.FindProcess(pid); err != nil || p.Signal(syscall.SIGHUP) != nil {
+						t.Errorf("no signal for %d", pid)
+					}
+				}
+			})
+			onlyFailedPartly(t, r, "the scenario completes")
+			if c := checkOf(t, r, "the scenario completes"); !strings.Contains(c.Detail, deathCry) || !strings.Contains(c.Detail, "exit status 3") {
+				t.Errorf("%s: %q", c.Result, c.Detail)
+			}
+			if strings.Count(table, deathCry) != 1 {
+				t.Errorf("table:\n%s", table)
+			}
+		})
 	}
 }
 
@@ -241,11 +249,42 @@ func TestServerDoesNotStart(t *testing.T) {
 	}
 }
 
+// TestNoProgram: a program that cannot be started is told, and nothing else is left.
+func TestNoProgram(t *testing.T) {
+	t.Parallel()
+	o := ownServer(t)
+	o.Program = []string{filepath.Join(o.Dir, "missing")}
+	r, _ := runTest(t, context.Background(), o)
+	onlyFailed(t, r, "the server starts")
+}
+
+// TestRelativeDirectory: the place of the files may be named from the working directory.
+func TestRelativeDirectory(t *testing.T) {
+	o := ownServer(t)
+	t.Chdir(filepath.Dir(o.Dir))
+	o.Dir = filepath.Base(o.Dir)
+	r, _ := runTest(t, context.Background(), o)
+	onlyFailed(t, r)
+}
+
+// TestLargeEvents: events of every size that may be asked for go through server
+// and floor.
+func TestLargeEvents(t *testing.T) {
+	t.Parallel()
+	o := ownServer(t)
+	o.Conns, o.Rooms, o.Events, o.Size = 3, 1, 140, maxSize
+	r, _ := runTest(t, context.Background(), o)
+	onlyFailed(t, r)
+	if floorSupported && (len(r.Problems) > 0 || len(r.Scenarios[0].Floors) != 1) {
+		t.Errorf("%d floors, problems %q", len(r.Scenarios[0].Floors), r.Problems)
+	}
+}
+
 // TestInterrupted: partial results are kept, and nothing else is left.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	o := ownServer(t)
-	r, _ := runTestUntil(t, o, func(interrupt func()) { interrupt() })
+	r, _ := runTestUntil(t, o, ": hold", func(interrupt func()) { interrupt() })
 	if !r.Partial || r.Passed() || r.Verdict != report.Incomplete {
 		t.Errorf("partial %v, passed %v, verdict %s", r.Partial, r.Passed(), r.Verdict)
 	}
@@ -310,7 +349,7 @@ func TestConnectionsLeft(t *testing.T) {
 		_, _ = io.WriteString(w, page)
 	}))
 	defer admin.Close()
-	progress := newProgress(io.Discard, false)
+	progress := newProgress(io.Discard, false, nil)
 	defer progress.close()
 	st := &stage{
 		r:      &runner{options: Options{stall: 20 * time.Millisecond}, progress: progress},

@@ -45,7 +45,9 @@ func (st *stage) chat(ctx context.Context) error {
 		Value:      last / best,
 		Definition: "Requests completed per second at the highest rate offered, divided by the best of all rates: 1 means no fall beyond the knee."}, 0)
 	for _, n := range chatPublishers {
-		st.endSwarm()
+		if err := st.finishSwarm(ctx); err != nil {
+			return err
+		}
 		if err := st.publishers(ctx, min(n, st.r.options.Conns)); err != nil {
 			return err
 		}

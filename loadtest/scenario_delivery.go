@@ -27,7 +27,9 @@ func deliveryShapes(o *Options) (shapes []report.Shape) {
 func (st *stage) delivery(ctx context.Context) error {
 	o := &st.r.options
 	for _, shape := range deliveryShapes(o) {
-		st.endSwarm()
+		if err := st.finishSwarm(ctx); err != nil {
+			return err
+		}
 		l := layout{conns: shape.Conns, rooms: 1, watched: true}
 		largest := shape.Conns == o.Conns
 		open, name, title := st.open, fmt.Sprint(shape.Conns), fmt.Sprintf("%d connections", shape.Conns)
@@ -104,7 +106,9 @@ func (st *stage) fanout(ctx context.Context) error {
 	sizes := fanoutSizes(&st.r.options)
 	points := report.Series{Name: "until the last has it", Unit: "ms", XName: "subscribers"}
 	for i, n := range sizes {
-		st.endSwarm()
+		if err := st.finishSwarm(ctx); err != nil {
+			return err
+		}
 		if err := st.open(ctx, layout{conns: n, rooms: 1, watched: true}); err != nil {
 			return err
 		}

@@ -25,8 +25,8 @@ import (
 // configuration of its own. One goroutine at a time uses it.
 type server struct {
 	// fixed after new
-	program  []string
-	dir      string // holds everything below; removed by close
+	command  func(args ...string) *exec.Cmd // of this program
+	dir      string                         // holds everything below; removed by close
 	secret   string
 	adminKey string
 	log      string // file
@@ -99,7 +99,7 @@ func newServer(o *Options, parent string, host netip.Addr, died func(error)) (_ 
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
-	s := &server{program: o.Program, dir: dir, secret: newSecret(), adminKey: newSecret(), died: died, log: filepath.Join(dir, "server.log")}
+	s := &server{command: o.command, dir: dir, secret: newSecret(), adminKey: newSecret(), died: died, log: filepath.Join(dir, "server.log")}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(dir))
@@ -156,18 +156,17 @@ func (s *server) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := append(s.program[1:len(s.program):len(s.program)], "serve", "-config", s.config(), "-log-format", "json")
-	cmd := exec.Command(s.program[0], args...)
+	cmd := s.command("serve", "-config", s.config(), "-log-format", "json")
 	cmd.Stdout, cmd.Stderr = log, log
-	isolate(cmd)
-	if s.process, err = run(cmd); err != nil {
+	p, err := run(cmd)
+	if err != nil {
 		return fmt.Errorf("start the server: %w", err)
 	}
+	s.process = p
 	if err := s.awaitListening(ctx, begin); err != nil {
 		s.kill()
 		return err
 	}
-	p := s.process
 	go func() {
 		<-p.ended
 		select {
@@ -195,7 +194,10 @@ func run(cmd *exec.Cmd) (*process, error) {
 		p.err = cmd.Wait()
 		close(p.ended)
 	}()
-	return p, <-started
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 var listening = regexp.MustCompile(`"msg":"listening","addr":"([^"]+)","admin_addr":"([^"]+)"`)

@@ -55,6 +55,8 @@ type tally struct {
 
 	ready     int64 // subscribed now
 	ended     int64 // connections that ended or failed without being asked to
+	leaving   int64 // wait for the answer to unsubscribe
+	seen      int64 // steps of handshakes, and messages other than pings
 	recovered int64 // subscriptions continued
 
 	missing                                                                int64 // skipped, not come yet
@@ -63,7 +65,7 @@ type tally struct {
 }
 
 type counters struct {
-	got, acks, refused, bytes, last, ready, ended, missing atomic.Int64
+	got, acks, refused, bytes, last, ready, ended, leaving, seen, missing atomic.Int64
 }
 
 // publish makes the counts visible to [swarm.counts].
@@ -76,6 +78,8 @@ func (sh *shard) publish() {
 	sh.now.last.Store(t.last)
 	sh.now.ready.Store(t.ready)
 	sh.now.ended.Store(t.ended)
+	sh.now.leaving.Store(t.leaving)
+	sh.now.seen.Store(t.seen)
 	sh.now.missing.Store(t.missing)
 }
 
@@ -171,6 +175,10 @@ func (sh *shard) left(c *conn) {
 		if sh.inFlight > 0 {
 			sh.inFlight--
 		}
+	}
+	if c.leaving {
+		c.leaving = false
+		sh.t.leaving--
 	}
 	if c.room.publisher == c {
 		c.room.gone()

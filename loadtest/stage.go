@@ -39,6 +39,8 @@ type stage struct {
 	reconnected   bool  // there were subscriptions to continue
 	expectedEnds  int64 // connections that a scenario ended itself, by a crash
 	problems      []string
+	// early says why the scenario ended with events on their way; empty if it did not.
+	early string
 }
 
 // scenario runs one scenario with its floor and its checks. Whatever goes wrong
@@ -65,32 +67,38 @@ func (r *runner) scenario(ctx context.Context, name string) {
 	out.Ended = time.Now().UTC()
 }
 
-// run starts the server, carries out the scenario and makes the checks.
+// run starts the server, carries out the scenario and makes the checks. The user
+// ends ctx.
 func (st *stage) run(ctx context.Context, scenario func(*stage, context.Context) error) (err error) {
+	user := ctx
 	ctx, st.quit = context.WithCancelCause(ctx)
 	defer st.quit(nil)
 	if err := st.begin(ctx); err != nil {
+		st.early = early(user, err)
 		st.fail("the server starts", err)
 		return err
 	}
-	err = scenario(st, ctx)
-	if err == nil && st.swarm != nil && st.swarm.refusedDeliveries() > 0 {
-		// Rounds do not wait exactly when events are refused.
-		err = st.waitAll(ctx)
+	if err = scenario(st, ctx); err == nil {
+		err = st.finishSwarm(ctx)
+	} else {
+		err = st.abandon(ctx, err)
 	}
-	st.endSwarm()
+	st.early = early(user, err)
+	st.keepSwarm()
 	if err != nil {
 		st.fail("the scenario completes", err)
 	}
-	if errors.Is(err, errDied) {
+	if st.early != "" {
 		st.r.report.Partial = true
 	}
 	left, leftErr := st.connectionsLeft(ctx)
 	st.checkTraffic()
 	const none = "connections left after the end = 0"
 	switch {
-	case st.server == nil || errors.Is(leftErr, context.Canceled):
+	case st.server == nil:
 		st.notChecked(none, leftErr.Error())
+	case ctx.Err() != nil && leftErr != nil:
+		st.notChecked(none, orText(early(user, context.Cause(ctx)), interrupted))
 	case leftErr != nil:
 		st.check(none, false, "%v", leftErr)
 	default:
@@ -100,11 +108,17 @@ func (st *stage) run(ctx context.Context, scenario func(*stage, context.Context)
 	return err
 }
 
-func errText(err error) string {
-	if err == nil {
-		return ""
+// abandon lets everything arrive after a scenario that failed, so that what is on
+// its way does not count as lost. It returns err, or why that came about.
+func (st *stage) abandon(ctx context.Context, err error) error {
+	if st.swarm == nil || errors.Is(err, errStalled) || errors.Is(err, errDied) {
+		return err
 	}
-	return err.Error()
+	_ = st.waitAll(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, errDied) {
+		return cause
+	}
+	return err
 }
 
 // begin makes the server ready.
@@ -147,48 +161,25 @@ func (st *stage) end(ctx context.Context) {
 		}
 	}()
 	st.r.progress.set(nil, st.name+": stop the server and check its files", time.Time{})
-	if st.server.process == nil {
-		st.notChecked("the server stops in order", "it was not running")
+	const stops = "the server stops in order"
+	if st.early == serverDied {
+		st.server.kill()
+		st.notChecked(stops, serverDied)
+	} else if st.server.process == nil {
+		st.notChecked(stops, "it was not running")
 	} else if err := context.Cause(ctx); errors.Is(err, errDied) {
 		st.server.kill()
-		st.check("the server stops in order", false, "%s", err)
+		st.check(stops, false, "%s", err)
 	} else {
 		err := st.server.stop()
-		st.check("the server stops in order", err == nil, "%s", orText(errText(err), "exit code 0"))
+		st.check(stops, err == nil, "%s", orText(errText(err), "exit code 0"))
 	}
 	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), errDied) {
-		st.notChecked("integrity_check of every database", "interrupted")
-		st.notChecked("stored events = acknowledged events", "interrupted")
+		st.notChecked("integrity_check of every database", interrupted)
+		st.notChecked("stored events = acknowledged events", interrupted)
 		return
 	}
 	st.checkFiles()
-}
-
-// checkFiles compares the databases with what was acknowledged.
-func (st *stage) checkFiles() {
-	if st.r.options.before != nil {
-		st.r.options.before(st.server.dataDir())
-	}
-	var damaged, different []string
-	rooms := 0
-	for _, db := range []string{defaultDatabase, otherDatabase} {
-		integrity, events, err := checkDatabase(context.Background(), st.server.database(db), db, st.databases[db], retention)
-		if err != nil {
-			events = append(events, err.Error())
-		}
-		damaged, different = append(damaged, integrity...), append(different, events...)
-		rooms += len(st.databases[db])
-	}
-	st.check("integrity_check of every database", len(damaged) == 0, "%s", orText(strings.Join(damaged, "; "), "ok, 2 databases"))
-	st.check("stored events = acknowledged events", len(different) == 0, "%s",
-		orText(strings.Join(different[:min(len(different), maxExamples)], "; "), fmt.Sprintf("%d in %d rooms, contiguous", st.acked, rooms)))
-}
-
-func orText(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
 
 // layout names the connections of a swarm.
@@ -294,8 +285,28 @@ func (st *stage) clients(conns int) (o swarmOptions, secret string, err error) {
 	return o, st.server.secret, nil
 }
 
-// endSwarm closes the connections and keeps what the checks are about.
-func (st *stage) endSwarm() {
+// finishSwarm ends a swarm whose events have all arrived, unless there is none:
+// what should not come gets the time to come first.
+func (st *stage) finishSwarm(ctx context.Context) error {
+	s := st.swarm
+	if s == nil {
+		return nil
+	}
+	if s.refusedDeliveries() > 0 { // rounds do not wait exactly when events are refused
+		if err := st.waitAll(ctx); err != nil {
+			return err
+		}
+	}
+	st.phase("wait for what should not come")
+	if err := s.settle(ctx, st.r.options.quiet); err != nil {
+		return err
+	}
+	st.keepSwarm()
+	return nil
+}
+
+// keepSwarm closes the connections and keeps what the checks are about.
+func (st *stage) keepSwarm() {
 	s := st.swarm
 	if s == nil {
 		return
@@ -307,10 +318,11 @@ func (st *stage) endSwarm() {
 	st.faults = st.faults.Add(s.faults())
 	st.tally.add(&t)
 	for _, r := range s.rooms {
-		st.given += r.given.Load()
-		st.acked += r.acked.Load()
-		st.refused += int64(len(r.refused))
-		st.databases[r.db] = append(st.databases[r.db], stored{room: r.name, acked: r.acked.Load(), refused: len(r.refused) > 0})
+		w := r.stored(s.options.size)
+		st.given += w.given
+		st.acked += w.acked
+		st.refused += int64(len(w.refused))
+		st.databases[r.db] = append(st.databases[r.db], w)
 	}
 	st.problems = append(st.problems, s.problems()...)
 	s.close(false)
@@ -333,105 +345,4 @@ func (st *stage) pause(ctx context.Context, d time.Duration, what string) error 
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// add sums what lasts over several swarms.
-func (t *tally) add(u *tally) {
-	t.ended += u.ended
-	t.recovered += u.recovered
-	t.misattributed += u.misattributed
-	t.misplaced += u.misplaced
-	t.malformed += u.malformed
-	t.unrecovered += u.unrecovered
-	t.wrongAcknowledgement += u.wrongAcknowledgement
-}
-
-// checkTraffic judges what the clients saw.
-func (st *stage) checkTraffic() {
-	why := ""
-	if len(st.problems) > 0 {
-		why = "; " + strings.Join(st.problems, "; ")
-	}
-	f, t := st.faults, &st.tally
-	ended := t.ended - st.expectedEnds
-	st.check("ready = asked", st.ready == st.asked && ended <= 0, "%d of %d connections%s", st.ready, st.asked, because(st.ready != st.asked || ended > 0, why))
-	fault := func(name string, n int64) { st.check(name, n == 0, "%d%s", n, because(n > 0, why)) }
-	if st.given == 0 && st.name != "connect" {
-		for _, name := range []string{"lost = 0", "duplicate = 0", "out of order = 0", "cross-room = 0", "cross-database = 0"} {
-			st.notChecked(name, "nothing was published")
-		}
-		return
-	}
-	if st.given > 0 {
-		fault("lost = 0", f.Lost)
-		fault("duplicate = 0", f.Duplicate)
-		fault("out of order = 0", f.OutOfOrder)
-		fault("cross-room = 0", f.CrossRoom)
-		if st.crossDatabase {
-			fault("cross-database = 0", f.CrossDatabase)
-		} else {
-			st.notChecked("cross-database = 0", "there was one database")
-		}
-		fault("events say their true place and publisher", t.misattributed+t.misplaced+t.malformed)
-		missing := st.given - st.acked
-		st.check("acknowledged = published", missing == 0 && t.wrongAcknowledgement == 0, "%d of %d%s", st.acked, st.given, because(missing != 0 || t.wrongAcknowledgement > 0, why))
-	}
-	if st.reconnected {
-		st.check("every position recovered", t.unrecovered == 0 && t.recovered > 0, "%d recovered, %d not%s", t.recovered, t.unrecovered, because(t.unrecovered > 0, why))
-	}
-}
-
-func because(failed bool, why string) string {
-	if !failed {
-		return ""
-	}
-	return why
-}
-
-// connectionsLeft asks the server how many connections it still has, waiting for
-// their closes to be handled.
-func (st *stage) connectionsLeft(ctx context.Context) (int, error) {
-	if st.server == nil {
-		return 0, errors.New("the server may have others")
-	}
-	if st.server.process == nil {
-		return 0, errors.New("the server does not run")
-	}
-	deadline := time.Now().Add(st.r.options.stall)
-	for {
-		m, err := st.source.fetch(ctx)
-		if err != nil {
-			return 0, err
-		}
-		left := int(m["hub_connections"])
-		if left == 0 || time.Now().After(deadline) {
-			return left, nil
-		}
-		if err := st.pause(ctx, 10*time.Millisecond, "wait for closes"); err != nil {
-			return left, err
-		}
-	}
-}
-
-func (st *stage) check(name string, ok bool, format string, args ...any) {
-	result := report.Passed
-	if !ok {
-		result = report.Failed
-	}
-	st.addCheck(name, result, fmt.Sprintf(format, args...))
-}
-
-func (st *stage) notChecked(name, why string) { st.addCheck(name, report.NotChecked, why) }
-
-// fail notes an error that ended something; an interruption is no failure.
-func (st *stage) fail(name string, err error) {
-	if errors.Is(err, context.Canceled) {
-		st.notChecked(name, "interrupted")
-		return
-	}
-	st.addCheck(name, report.Failed, err.Error())
-}
-
-func (st *stage) addCheck(name string, result report.Result, detail string) {
-	st.r.report.Checks = append(st.r.report.Checks, report.Check{Scenario: st.name, Name: name, Result: result, Detail: strings.TrimSpace(detail)})
 }

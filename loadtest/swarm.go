@@ -135,7 +135,7 @@ func (s *swarm) open(ctx context.Context) (time.Duration, error) {
 
 // counts are sums over the shards.
 type counts struct {
-	got, acks, refused, bytes, last, ready, ended, missing int64
+	got, acks, refused, bytes, last, ready, ended, leaving, seen, missing int64
 }
 
 func (s *swarm) counts() (c counts) {
@@ -147,6 +147,8 @@ func (s *swarm) counts() (c counts) {
 		c.last = max(c.last, sh.now.last.Load())
 		c.ready += sh.now.ready.Load()
 		c.ended += sh.now.ended.Load()
+		c.leaving += sh.now.leaving.Load()
+		c.seen += sh.now.seen.Load()
 		c.missing += sh.now.missing.Load()
 	}
 	return c
@@ -164,13 +166,13 @@ const look = 2 * time.Millisecond
 func (s *swarm) wait(ctx context.Context, done func(c *counts) bool) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	last, moved := s.counts(), time.Now()
+	last, moved := counts{}, time.Now()
 	for {
 		c := s.counts()
 		if done(&c) {
 			return nil
 		}
-		if c != last {
+		if c.bytes = 0; c != last { // bytes may be of pings alone, which never end
 			last, moved = c, time.Now()
 		} else if quiet := time.Since(moved); quiet > s.options.stall {
 			return fmt.Errorf("%w for %.0f s: %d of %d connections ready, %d events, %d acknowledgements",
@@ -280,6 +282,37 @@ func (s *swarm) reconnect(ctx context.Context, some []*conn) error {
 	s.each(func(sh *shard) { sh.fill() })
 	ended := s.counts().ended
 	return s.wait(ctx, func(c *counts) bool { return c.ready+c.ended-ended >= want })
+}
+
+// settle gives what should not come the time to come: it waits until no event
+// has come for the time quiet, and then for the answer of the server to everybody's
+// unsubscribe, behind which nothing of the room may be on its way.
+func (s *swarm) settle(ctx context.Context, quiet time.Duration) error {
+	begin := time.Now()
+	seen, since := s.counts().seen, begin
+	err := s.wait(ctx, func(c *counts) bool {
+		if c.seen != seen {
+			seen, since = c.seen, time.Now()
+		}
+		return time.Since(since) >= quiet || time.Since(begin) > quiet+s.options.stall
+	})
+	if err != nil {
+		return err
+	}
+	if time.Since(since) < quiet {
+		return fmt.Errorf("events come %v after the last was due", time.Since(begin).Round(time.Second))
+	}
+	s.each(func(sh *shard) {
+		for _, c := range sh.conns {
+			if c.state == subscribed && !c.stalled {
+				c.leave()
+			}
+		}
+	})
+	if err := s.wait(ctx, func(c *counts) bool { return c.leaving == 0 }); err != nil {
+		return fmt.Errorf("unsubscribe: %w", err)
+	}
+	return nil
 }
 
 // close drops all connections and ends the reading.

@@ -1,0 +1,185 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"hub/loadtest/report"
+)
+
+// Values of stage.early.
+const (
+	interrupted = "interrupted"
+	serverDied  = "the server died"
+)
+
+// early says why a scenario ended before its time, empty if err is of another kind.
+func early(user context.Context, err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case user.Err() != nil:
+		return interrupted
+	case errors.Is(err, errDied):
+		return serverDied
+	}
+	return ""
+}
+
+// add sums what lasts over several swarms.
+func (t *tally) add(u *tally) {
+	t.ended += u.ended
+	t.recovered += u.recovered
+	t.misattributed += u.misattributed
+	t.misplaced += u.misplaced
+	t.malformed += u.malformed
+	t.unrecovered += u.unrecovered
+	t.wrongAcknowledgement += u.wrongAcknowledgement
+}
+
+// checkTraffic judges what the clients saw.
+func (st *stage) checkTraffic() {
+	why := ""
+	if len(st.problems) > 0 {
+		why = "; " + strings.Join(st.problems, "; ")
+	}
+	f, t := st.faults, &st.tally
+	ended := t.ended - st.expectedEnds
+	st.arrived("ready = asked", st.ready == st.asked && ended <= 0, "%d of %d connections%s", st.ready, st.asked, because(st.ready != st.asked || ended > 0, why))
+	fault := func(name string, n int64) { st.check(name, n == 0, "%d%s", n, because(n > 0, why)) }
+	if st.given == 0 && st.name != "connect" {
+		for _, name := range []string{"lost = 0", "duplicate = 0", "out of order = 0", "cross-room = 0", "cross-database = 0"} {
+			st.notChecked(name, "nothing was published")
+		}
+		return
+	}
+	if st.given > 0 {
+		st.arrived("lost = 0", f.Lost == 0, "%d%s", f.Lost, because(f.Lost > 0, why))
+		fault("duplicate = 0", f.Duplicate)
+		fault("out of order = 0", f.OutOfOrder)
+		fault("cross-room = 0", f.CrossRoom)
+		if st.crossDatabase {
+			fault("cross-database = 0", f.CrossDatabase)
+		} else {
+			st.notChecked("cross-database = 0", "there was one database")
+		}
+		fault("events say their true place and publisher", t.misattributed+t.misplaced+t.malformed)
+		missing := st.given - st.acked
+		acknowledged := "%d of %d%s"
+		if t.wrongAcknowledgement > 0 {
+			st.check("acknowledged = published", false, acknowledged, st.acked, st.given, why)
+		} else {
+			st.arrived("acknowledged = published", missing == 0, acknowledged, st.acked, st.given, because(missing != 0, why))
+		}
+	}
+	if st.reconnected {
+		const recovered, detail = "every position recovered", "%d recovered, %d not%s"
+		if t.unrecovered > 0 {
+			st.check(recovered, false, detail, t.recovered, t.unrecovered, why)
+		} else {
+			st.arrived(recovered, t.recovered > 0, detail, t.recovered, 0, "")
+		}
+	}
+}
+
+// arrived makes a check of what has all arrived. What was still on its way when
+// the scenario was cut short is neither there nor missing.
+func (st *stage) arrived(name string, ok bool, format string, args ...any) {
+	if ok || st.early == "" {
+		st.check(name, ok, format, args...)
+		return
+	}
+	st.notChecked(name, st.early+" with some on their way: "+fmt.Sprintf(format, args...))
+}
+
+func because(failed bool, why string) string {
+	if !failed {
+		return ""
+	}
+	return why
+}
+
+// connectionsLeft asks the server how many connections it still has, waiting for
+// their closes to be handled.
+func (st *stage) connectionsLeft(ctx context.Context) (int, error) {
+	if st.server == nil {
+		return 0, errors.New("the server may have others")
+	}
+	if st.server.process == nil {
+		return 0, errors.New("the server does not run")
+	}
+	deadline := time.Now().Add(st.r.options.stall)
+	for {
+		m, err := st.source.fetch(ctx)
+		if err != nil {
+			return 0, err
+		}
+		left := int(m["hub_connections"])
+		if left == 0 || time.Now().After(deadline) {
+			return left, nil
+		}
+		if err := st.pause(ctx, 10*time.Millisecond, "wait for closes"); err != nil {
+			return left, err
+		}
+	}
+}
+
+func (st *stage) check(name string, ok bool, format string, args ...any) {
+	result := report.Passed
+	if !ok {
+		result = report.Failed
+	}
+	st.addCheck(name, result, fmt.Sprintf(format, args...))
+}
+
+func (st *stage) notChecked(name, why string) { st.addCheck(name, report.NotChecked, why) }
+
+// fail notes an error that ended something; an interruption is no failure.
+func (st *stage) fail(name string, err error) {
+	if st.early == interrupted {
+		st.notChecked(name, interrupted)
+		return
+	}
+	st.addCheck(name, report.Failed, err.Error())
+}
+
+func (st *stage) addCheck(name string, result report.Result, detail string) {
+	st.r.report.Checks = append(st.r.report.Checks, report.Check{Scenario: st.name, Name: name, Result: result, Detail: strings.TrimSpace(detail)})
+}
+
+// checkFiles compares the databases with what was acknowledged.
+func (st *stage) checkFiles() {
+	if st.r.options.before != nil {
+		st.r.options.before(st.server.dataDir(), st.databases)
+	}
+	var damaged, different []string
+	rooms := 0
+	for _, db := range []string{defaultDatabase, otherDatabase} {
+		integrity, events, err := checkDatabase(context.Background(), st.server.database(db), db, st.databases[db], retention)
+		if err != nil {
+			events = append(events, err.Error())
+		}
+		damaged, different = append(damaged, integrity...), append(different, events...)
+		rooms += len(st.databases[db])
+	}
+	st.check("integrity_check of every database", len(damaged) == 0, "%s", orText(strings.Join(damaged, "; "), "ok, 2 databases"))
+	st.check("stored events = acknowledged events", len(different) == 0, "%s",
+		orText(strings.Join(different[:min(len(different), maxExamples)], "; "), fmt.Sprintf("%d in %d rooms, contiguous", st.acked, rooms)))
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func orText(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
