@@ -86,6 +86,11 @@ func duplicate(c syscall.Conn) (int, error) {
 // it a tenth; a write smaller than it still goes out at once.
 const notSentLowat = 16 << 10
 
+// retransmitMax, in milliseconds, is how far apart the kernel's retransmissions
+// and probes get, instead of two minutes, since Linux 6.15: a peer that has not
+// read for a while and reads again may have to wait for the next one.
+const retransmitMax = 10_000
+
 // tune sets the options of a connection; on a listening TCP socket they are
 // inherited by what it accepts. Options unknown to the protocol (multipath TCP)
 // are left out.
@@ -94,6 +99,7 @@ func tune(fd int) error {
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
 		{unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat},
 		{unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer},
+		{unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, retransmitMax},
 	} {
 		err := unix.SetsockoptInt(fd, o.level, o.name, o.value)
 		if err != nil && err != unix.ENOPROTOOPT && err != unix.EOPNOTSUPP {
