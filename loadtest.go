@@ -56,7 +56,7 @@ func (p *program) loadtest(ctx context.Context, args []string) error {
 // reads any more kills no longer; writing to it fails.
 func untilUnattended(ctx context.Context) (context.Context, context.CancelFunc) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // for good: the last words come later
-	if signal.Ignored(syscall.SIGHUP) { // by nohup(1)
+	if signal.Ignored(syscall.SIGHUP) {                     // by nohup(1)
 		return context.WithCancel(ctx)
 	}
 	return signal.NotifyContext(ctx, syscall.SIGHUP)
@@ -68,7 +68,7 @@ var errVerdict = errors.New("the load test did not pass")
 func (p *program) loadtestFlags(o *loadtest.Options) *flag.FlagSet {
 	fs := p.flags("loadtest", "[flags]")
 	fs.StringVar(&o.Scenario, "scenario", o.Scenario, "what to do: "+strings.Join(loadtest.Scenarios(), ", "))
-	fs.IntVar(&o.Conns, "conns", o.Conns, "connections, each with a user of its own")
+	fs.IntVar(&o.Conns, "conns", o.Conns, "connections, each with a user of its own; scenario connect makes as many as descriptors allow")
 	fs.IntVar(&o.Rooms, "rooms", o.Rooms, "rooms over which they are spread")
 	fs.IntVar(&o.Events, "events", o.Events, "events of a round in each room")
 	fs.IntVar(&o.Rounds, "rounds", o.Rounds, "rounds of each part")
@@ -76,7 +76,7 @@ func (p *program) loadtestFlags(o *loadtest.Options) *flag.FlagSet {
 	fs.DurationVar(&o.Hold, "hold", o.Hold, "how long connections idle before reconnects")
 	fs.IntVar(&o.Reconnects, "reconnects", o.Reconnects, "connections that are dropped and come back")
 	fs.IntVar(&o.Kills, "kills", o.Kills, "times that scenario crash kills the server")
-	fs.DurationVar(&o.Duration, "duration", o.Duration, "steady traffic and reconnects for so long instead (soak)")
+	fs.DurationVar(&o.Duration, "duration", o.Duration, "soak: steady traffic and reconnects for so long, in the rooms of scenario rooms or delivery")
 	fs.IntVar(&o.Size, "size", o.Size, "bytes of an event's data")
 	fs.StringVar(&o.URL, "url", o.URL, "`URL` of a running server to test; by default one is started for the test")
 	fs.StringVar(&o.Secret, "secret", o.Secret, "auth.hmac_secret of the server at -url; env:NAME or file:PATH")

@@ -30,27 +30,28 @@ type stored struct {
 // checkDatabase opens the file of a database that no process has open, without
 // writing to it, and returns what is wrong with it: SQLite's own integrity_check,
 // and for every room the events from 1 up to the number acknowledged, without a
-// gap as far as history is kept, each byte for byte as it was made. It knows the schema but shares no code with the server.
-func checkDatabase(ctx context.Context, path, name string, want []stored, retention uint64) (integrity, events []string, err error) {
+// gap as far as history is kept, each byte for byte as it was made; compared is
+// their number. It knows the schema but shares no code with the server.
+func checkDatabase(ctx context.Context, path, name string, want []stored, retention uint64) (integrity, events []string, compared uint64, err error) {
 	db, err := openStopped(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open database %s: %w", name, err)
+		return nil, nil, 0, fmt.Errorf("open database %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	integrity, err = column(ctx, db, "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok' LIMIT 10")
 	if err != nil {
 		// A file that is damaged enough cannot even be checked.
-		return []string{fmt.Sprintf("integrity_check of %s: %v", name, err)}, []string{"not readable"}, nil
+		return []string{fmt.Sprintf("integrity_check of %s: %v", name, err)}, []string{"not readable"}, 0, nil
 	}
 	if len(integrity) > 0 {
-		return integrity, []string{"the file is damaged"}, nil
+		return integrity, []string{"the file is damaged"}, 0, nil
 	}
 	expected := make(map[string]stored, len(want))
 	for _, w := range want {
 		expected[w.room] = w
 	}
-	events, err = checkRooms(ctx, db, name, expected, retention)
-	return nil, events, err
+	events, compared, err = checkRooms(ctx, db, name, expected, retention)
+	return nil, events, compared, err
 }
 
 // openStopped opens a file read-only. Without a write-ahead log that holds
@@ -84,12 +85,13 @@ func openStopped(path string) (*sql.DB, error) {
 const eventQuery = `SELECT id, name, top, first, offset, user, data
 	FROM rooms LEFT JOIN events ON room_id = id AND offset >= first ORDER BY id, offset`
 
-// checkRooms returns what the rooms of a database lack; those that are found are
+// checkRooms returns what the rooms of a database lack, and how many events it
+// compared; those that are found are
 // taken out of expected.
-func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[string]stored, retention uint64) (wrong []string, err error) {
+func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[string]stored, retention uint64) (wrong []string, compared uint64, err error) {
 	rows, err := db.QueryContext(ctx, eventQuery)
 	if err != nil {
-		return nil, fmt.Errorf("read database %s: %w", name, err)
+		return nil, 0, fmt.Errorf("read database %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	bad := func(room, what string) {
@@ -105,7 +107,7 @@ func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[strin
 		var user sql.NullString
 		var data sql.RawBytes
 		if err := rows.Scan(&id, &next.room, &next.top, &next.first, &offset, &user, &data); err != nil {
-			return nil, fmt.Errorf("read database %s: %w", name, err)
+			return nil, 0, fmt.Errorf("read database %s: %w", name, err)
 		}
 		if r == nil || r.id != id {
 			if r != nil {
@@ -117,6 +119,7 @@ func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[strin
 			delete(expected, r.room)
 		}
 		if offset.Valid {
+			compared++
 			r.event(uint64(offset.Int64), user.String, data)
 		}
 	}
@@ -124,14 +127,14 @@ func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[strin
 		bad(r.room, r.wrong(retention))
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read database %s: %w", name, err)
+		return nil, 0, fmt.Errorf("read database %s: %w", name, err)
 	}
 	for room, w := range expected {
 		if w.acked > 0 {
 			bad(room, fmt.Sprintf("%d events were acknowledged, the room is not stored", w.acked))
 		}
 	}
-	return wrong, nil
+	return wrong, compared, nil
 }
 
 // roomRows is what was read of one room.

@@ -30,7 +30,7 @@ type conn struct {
 	next      uint64 // number of the event that is due
 	offset    uint64 // of the event before
 	missing   map[uint64]struct{}
-	dialed    int64 // when the socket was made, on the swarm's clock
+	dialed    int64 // when it was dropped, or dialled first, on the swarm's clock; 0: neither
 	attempts  int   // dials since it was last subscribed
 	stalled   bool  // does not read
 	leaving   bool  // waits for the answer to unsubscribe
@@ -415,13 +415,19 @@ func (c *conn) publication(room []byte, p *publication, at int64) {
 	sh.record(at - e.due)
 }
 
+// lost counts the events that the connection should have and has not, and returns
+// the number of the first. Its caller holds shard.mu.
+func (c *conn) lost() (n int64, first uint64) {
+	if !c.was || c.stalled {
+		return 0, 0
+	}
+	return c.room.lost(c)
+}
+
 // skip moves on to the event numbered n and remembers those that did not come.
 func (c *conn) skip(n uint64) {
 	if c.missing == nil {
 		c.missing = make(map[uint64]struct{})
-	}
-	if len(c.shard.examples) < maxExamples {
-		c.shard.example("connection %d: events %d to %d of %s did not come before %d", c.number, c.next, n-1, c.room.name, n)
 	}
 	for ; c.next < n; c.next++ {
 		c.missing[c.next] = struct{}{}

@@ -156,7 +156,7 @@ func TestLastEventLost(t *testing.T) {
 	t.Parallel()
 	dropped := false
 	p := startProxy(t, startHub(t, func(o *hub.Options) {
-		o.Server.PingInterval, o.Server.PongTimeout = time.Second, 500*time.Millisecond
+		o.Server.PingInterval, o.Server.PongTimeout = 200*time.Millisecond, 100*time.Millisecond
 	}), func(_ *proxied, frame []byte) [][]byte {
 		if !dropped && numberOf(frame) == "20" {
 			dropped = true

@@ -108,7 +108,7 @@ func (o *Options) complete() error {
 		o.Seed = uint64(time.Now().UnixNano())<<16 ^ uint64(os.Getpid())
 	}
 	if o.stall == 0 {
-		o.stall = 10 * time.Second
+		o.stall = 30 * time.Second
 	}
 	if o.stream == 0 {
 		o.stream = 5 * time.Second
@@ -127,8 +127,11 @@ func (o *Options) complete() error {
 
 // names are the scenarios to run.
 func (r *runner) names() []string {
-	if r.options.Scenario == allScenarios {
+	switch {
+	case r.options.Scenario == allScenarios:
 		return append([]string(nil), everyScenario...)
+	case r.options.Duration > 0:
+		return []string{soakScenario}
 	}
 	return []string{r.options.Scenario}
 }

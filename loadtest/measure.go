@@ -36,6 +36,7 @@ func (st *stage) round(ctx context.Context, t traffic) (*report.Round, error) {
 	s := st.swarm
 	s.reset()
 	before, started, refused := st.usage(), time.Now().UTC(), s.refusedDeliveries()
+	missing := s.counts().missing // for good, by now
 	at := s.now()
 	err := t.send(at)
 	if err == nil {
@@ -44,7 +45,7 @@ func (st *stage) round(ctx context.Context, t traffic) (*report.Round, error) {
 			if c.refused > 0 {
 				events -= s.refusedDeliveries() - refused
 			}
-			return c.got+c.missing >= events && c.acks+c.refused >= t.answers
+			return c.got+c.missing-missing >= events && c.acks+c.refused >= t.answers
 		})
 	}
 	after, c := st.usage(), s.counts()
@@ -184,9 +185,12 @@ func (s *swarm) steady(ctx context.Context, rooms []*room, rate float64, d time.
 	return nil
 }
 
+// floored says whether there is a floor to compare with.
+func (o *Options) floored() bool { return floorSupported && !o.TLS && o.URL == "" }
+
 // floors measures the floor of each shape and has it noted.
 func (st *stage) floors(ctx context.Context, shapes []report.Shape, note func(*report.Floor, *report.FloorRun)) {
-	if !floorSupported || st.r.options.TLS || st.r.options.URL != "" {
+	if !st.r.options.floored() {
 		return
 	}
 	for i, shape := range shapes {

@@ -24,7 +24,7 @@ type Options struct {
 	Hold       time.Duration // how long connections idle before the second part
 	Reconnects int           // connections that are dropped and come back
 	Kills      int           // times that scenario crash kills the server
-	Duration   time.Duration // steady traffic for so long, instead of a scenario; 0 for none
+	Duration   time.Duration // makes scenario soak of rooms and delivery, for so long; 0 does not
 	Size       int           // bytes of an event's data
 
 	// URL is the server to test, http:// or https://; empty starts one for the
@@ -56,7 +56,7 @@ type Options struct {
 	// Width is the columns of the table; 0 means 100.
 	Width int
 
-	// stall is how long nothing may come before waiting ends; 0 means 10 s.
+	// stall is how long nothing may come before waiting ends; 0 means 30 s.
 	stall time.Duration
 	// settle is how long connections have been idle when memory is read; 0 means 2 s.
 	settle time.Duration
@@ -107,7 +107,9 @@ func (o *Options) Validate() error {
 	bad(o.Gap < 0, "-gap must not be negative, got %v", o.Gap)
 	bad(o.Hold < 0, "-hold must not be negative, got %v", o.Hold)
 	bad(o.Duration < 0, "-duration must not be negative, got %v", o.Duration)
-	bad(o.Duration > 0 && o.Scenario == allScenarios, "-duration needs one scenario, not all of them")
+	soaks := o.Scenario == "rooms" || o.Scenario == "delivery" || o.Scenario == soakScenario
+	bad(known && o.Duration > 0 && !soaks, "-duration soaks the rooms of scenario rooms or the one of delivery, it cannot go with -scenario %s", o.Scenario)
+	bad(o.Scenario == soakScenario && o.Duration == 0, "-scenario %s needs a -duration", soakScenario)
 	bad(o.Reconnects < 0 || o.Reconnects > o.Conns, "-reconnects must be from 0 to -conns (%d), got %d", o.Conns, o.Reconnects)
 	bad(o.Kills < 1 || o.Kills > 1000, "-kills must be from 1 to 1000, got %d", o.Kills)
 	bad(o.Size < minSize || o.Size > maxSize, "-size must be from %d to %d bytes, got %d", minSize, maxSize, o.Size)

@@ -3,6 +3,8 @@ package loadtest
 import (
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -19,12 +21,15 @@ func TestValidate(t *testing.T) {
 		"-gap must not be negative":                func(o *Options) { o.Gap = -1 },
 		"-size must be from 1":                     func(o *Options) { o.Size = 10 },
 		"-sources 1 is too few: an address makes at most 10000 connections, so 20000 need 2": func(o *Options) { o.Sources, o.Conns = 1, 20_000 },
-		"give its -url":                 func(o *Options) { o.Secret = "s" },
-		"-url needs -secret":            func(o *Options) { o.URL = "http://127.0.0.1:8000" },
-		"-url must be like":             func(o *Options) { o.URL, o.Secret = "ws://x", "s" },
-		"-scenario crash controls":      func(o *Options) { o.URL, o.Secret, o.Scenario = "http://x", "s", "crash" },
-		"-databases must name":          func(o *Options) { o.URL, o.Secret, o.Databases = "http://x", "s", nil },
-		"-admin-url and -admin-key go ": func(o *Options) { o.URL, o.Secret, o.AdminKey = "http://x", "s", "k" },
+		"it cannot go with -scenario crash":                                                  func(o *Options) { o.Duration, o.Scenario = 1, "crash" },
+		"it cannot go with -scenario all":                                                    func(o *Options) { o.Duration, o.Scenario = 1, "all" },
+		"-scenario soak needs a -duration":                                                   func(o *Options) { o.Scenario = "soak" },
+		"give its -url":                                                                      func(o *Options) { o.Secret = "s" },
+		"-url needs -secret":                                                                 func(o *Options) { o.URL = "http://127.0.0.1:8000" },
+		"-url must be like":                                                                  func(o *Options) { o.URL, o.Secret = "ws://x", "s" },
+		"-scenario crash controls":                                                           func(o *Options) { o.URL, o.Secret, o.Scenario = "http://x", "s", "crash" },
+		"-databases must name":                                                               func(o *Options) { o.URL, o.Secret, o.Databases = "http://x", "s", nil },
+		"-admin-url and -admin-key go ":                                                      func(o *Options) { o.URL, o.Secret, o.AdminKey = "http://x", "s", "k" },
 	} {
 		o := DefaultOptions()
 		change(&o)
@@ -34,6 +39,32 @@ func TestValidate(t *testing.T) {
 		if _, err := Run(t.Context(), o, io.Discard, io.Discard); !errors.Is(err, ErrOptions) {
 			t.Errorf("Run: %v", err)
 		}
+	}
+}
+
+// TestNoSuchServer: an address that makes no sense is no report of nothing.
+func TestNoSuchServer(t *testing.T) {
+	o := small("127.0.0.1:99999")
+	if r, err := Run(t.Context(), o, io.Discard, io.Discard); !errors.Is(err, ErrFailed) {
+		t.Errorf("report %v, error %v", r, err)
+	}
+}
+
+// TestReportsStay: preflight leaves files alone.
+func TestReportsStay(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{JSON: filepath.Join(dir, "new"), HTML: filepath.Join(dir, "old")}
+	if err := os.WriteFile(o.HTML, []byte("earlier"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.tryReports(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(o.HTML); string(text) != "earlier" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if _, err := os.Stat(o.JSON); err == nil {
+		t.Error("an empty report was left")
 	}
 }
 

@@ -35,7 +35,8 @@ func (r *runner) preflight(stderr io.Writer) error {
 		}
 	}
 	if r.options.URL != "" {
-		return nil
+		_, _, _, err := r.options.target()
+		return err
 	}
 	if err := r.probeAddresses(); err != nil {
 		return err
@@ -210,8 +211,16 @@ func (r *runner) conclude() {
 	}
 	r.report.NotTested = append(r.report.NotTested,
 		"operations and reads during delivery (mixed), and the arithmetic of the default limits (limits)",
-		"revalidation of all connections during delivery",
-		"a power cut: a killed process loses no commit, a machine without power may lose the last ones with synchronous=normal",
-		"networks: everything went over the loopback interface")
+		"revalidation of all connections during delivery")
+	if r.options.URL == "" {
+		r.report.NotTested = append(r.report.NotTested,
+			"a power cut: a killed process loses no commit, a machine without power may lose the last ones with synchronous=normal")
+	}
+	if r.report.Environment.SameMachine {
+		r.report.NotTested = append(r.report.NotTested, "networks: everything went over the loopback interface")
+	}
+	if !r.options.floored() {
+		r.report.NotTested = append(r.report.NotTested, "how far delivery is from what the machine can do at best: a server elsewhere, TLS and other systems than Linux have no floor")
+	}
 	r.report.Finish()
 }

@@ -180,20 +180,25 @@ func (r *room) stored(size int) stored {
 	}
 }
 
-// lost counts the events that a member did not get: those it skipped, and those
-// that it still waits for. Refused events are not lost.
-func (r *room) lost(c *conn) (n int64) {
+// lost counts the events that a member did not get, those it skipped and those
+// that it still waits for, and returns the number of the first. Refused events are
+// not lost.
+func (r *room) lost(c *conn) (n int64, first uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for seq := range c.missing {
-		if _, ok := r.refused[seq]; !ok {
-			n++
+	count := func(seq uint64) {
+		if _, ok := r.refused[seq]; ok {
+			return
 		}
+		if n++; first == 0 || seq < first {
+			first = seq
+		}
+	}
+	for seq := range c.missing {
+		count(seq)
 	}
 	for seq := c.next; seq <= r.given.Load(); seq++ {
-		if _, ok := r.refused[seq]; !ok {
-			n++
-		}
+		count(seq)
 	}
-	return n
+	return n, first
 }

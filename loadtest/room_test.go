@@ -1,6 +1,32 @@
 package loadtest
 
-import "testing"
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestStandstill: a time in which the whole machine stood still is noted, and is
+// not the server's silence.
+func TestStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &swarm{options: swarmOptions{stall: 5 * time.Second}}
+		begin, looks := time.Now(), 0
+		err := s.wait(t.Context(), func(*counts) bool {
+			if looks++; looks == 2 {
+				time.Sleep(8 * time.Second)
+			}
+			return false
+		})
+		if took := time.Since(begin); !errors.Is(err, errStalled) || took < 13*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+		if s.slept < 8*time.Second || s.slept > 9*time.Second {
+			t.Errorf("slept %v", s.slept)
+		}
+	})
+}
 
 // TestAnsweredOnce: in a room that publishes once, answers come in order, each
 // event is acknowledged once and with the offset that follows the one before.
@@ -36,7 +62,7 @@ func TestAnsweredOnce(t *testing.T) {
 		t.Error("another epoch is the same")
 	}
 	member := &conn{next: 3, missing: map[uint64]struct{}{1: {}}}
-	if lost := r.lost(member); lost != 2 { // 1 and 4: 3 was refused
-		t.Errorf("%d lost, want 2", lost)
+	if lost, first := r.lost(member); lost != 2 || first != 1 { // 1 and 4: 3 was refused
+		t.Errorf("%d lost from %d, want 2 from 1", lost, first)
 	}
 }

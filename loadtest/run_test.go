@@ -74,6 +74,9 @@ func TestScenarios(t *testing.T) {
 			if t.Failed() {
 				t.Log(table)
 			}
+			if got := r.Scenarios[0].Name; got != name {
+				t.Errorf("the report says %s", got)
+			}
 			if len(r.Scenarios[0].Rounds) == 0 {
 				t.Error("no rounds")
 			}
@@ -172,18 +175,21 @@ func TestCheckDatabase(t *testing.T) {
 		} else {
 			execute(t, dir, defaultDatabase, test.statement)
 		}
-		integrity, events, err := checkDatabase(context.Background(), path, defaultDatabase, want, test.retention)
+		integrity, events, compared, err := checkDatabase(context.Background(), path, defaultDatabase, want, test.retention)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got := strings.Join(events, "; "); (got == "") != (test.says == "") || !strings.Contains(got, test.says) && len(integrity) == 0 {
 			t.Errorf("%s: %q, want %q", name, got, test.says)
 		}
+		if test.says == "" && compared != uint64(min(int(test.retention), 20)*len(want)) {
+			t.Errorf("%s: %d events compared", name, compared)
+		}
 		if damaged := test.statement == ""; damaged != (len(integrity) > 0) {
 			t.Errorf("%s: integrity %q", name, integrity)
 		}
 	}
-	if _, _, err := checkDatabase(context.Background(), filepath.Join(kept, "missing.db"), "missing", nil, retention); err == nil {
+	if _, _, _, err := checkDatabase(context.Background(), filepath.Join(kept, "missing.db"), "missing", nil, retention); err == nil {
 		t.Error("a missing file is fine")
 	}
 }
@@ -357,6 +363,10 @@ func TestConnectionsLeft(t *testing.T) {
 	}
 	if left, err := st.connectionsLeft(t.Context()); left != 3 || err != nil {
 		t.Errorf("%d, %v; want 3", left, err)
+	}
+	page = "hub_other 0\n"
+	if _, err := st.connectionsLeft(t.Context()); err == nil {
+		t.Error("a missing metric counts as none")
 	}
 	st.source.key = "another"
 	if _, err := st.connectionsLeft(t.Context()); err == nil {

@@ -2,6 +2,7 @@ package loadtest
 
 import (
 	"context"
+	"slices"
 
 	"hub/loadtest/report"
 )
@@ -18,6 +19,9 @@ type scenario struct {
 
 // allScenarios is the name of all of them, one after the other.
 const allScenarios = "all"
+
+// soakScenario is not among all of them: it takes as long as it is told.
+const soakScenario = "soak"
 
 // everyScenario is their order. Those that wait for parts of the server, mixed
 // and limits, take their place here and in scenarios.
@@ -59,12 +63,16 @@ func init() { // not a literal: soak and validation refer to it
 			what: "some clients stop reading; the others go on, and the stalled get everything later",
 			run:  (*stage).slow,
 		},
+		soakScenario: {
+			what: "steady traffic for so long as -duration says, with connections that are dropped and come back",
+			run:  (*stage).soak,
+		},
 		allScenarios: {what: "all scenarios, one after the other", ownServer: true},
 	}
 }
 
 // Scenarios are the names that -scenario takes.
-func Scenarios() []string { return append(append([]string(nil), everyScenario...), allScenarios) }
+func Scenarios() []string { return append(slices.Clone(everyScenario), soakScenario, allScenarios) }
 
 // roomsShape is that of the layout that the options describe.
 func roomsShape(o *Options) report.Shape {

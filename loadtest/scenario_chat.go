@@ -3,6 +3,7 @@ package loadtest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"hub/loadtest/report"
@@ -44,11 +45,15 @@ func (st *stage) chat(ctx context.Context) error {
 	st.figure(report.Figure{Name: "chat_beyond_knee", Title: "completed at the highest rate offered ÷ at the knee", Unit: "x", Better: report.Higher,
 		Value:      last / best,
 		Definition: "Requests completed per second at the highest rate offered, divided by the best of all rates: 1 means no fall beyond the knee."}, 0)
-	for _, n := range chatPublishers {
+	sizes := slices.Clone(chatPublishers)
+	for i := range sizes {
+		sizes[i] = min(sizes[i], st.r.options.Conns)
+	}
+	for _, n := range slices.Compact(sizes) {
 		if err := st.finishSwarm(ctx); err != nil {
 			return err
 		}
-		if err := st.publishers(ctx, min(n, st.r.options.Conns)); err != nil {
+		if err := st.publishers(ctx, n); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,6 @@ func (st *stage) crash(ctx context.Context) error {
 	}
 	s := st.swarm
 	s.resume.Store(true)
-	st.reconnected = true
 	publishing, stop := context.WithCancel(ctx)
 	defer stop()
 	published := make(chan error, 1)
@@ -75,6 +74,9 @@ func (st *stage) crashOnce(ctx context.Context) (time.Duration, error) {
 	err := s.wait(ctx, func(c *counts) bool { return c.ready == int64(len(s.conns)) })
 	// Connections that the kill ended, and attempts while nothing listened.
 	st.expectedEnds += s.counts().ended - before.ended
+	if err == nil {
+		s.dropped += int64(len(s.conns))
+	}
 	return time.Since(begin), err
 }
 
@@ -89,7 +91,7 @@ func (st *stage) crashFigures(recoveries []float64, took time.Duration) {
 	st.figure(report.Figure{Name: "kills", Title: "kills survived", Value: float64(len(recoveries)),
 		Definition: "How often the server was killed with SIGKILL while publications were on their way, and started again."}, 0)
 	st.figure(report.Figure{Name: "acknowledged_publications", Title: "publications acknowledged", Value: float64(acked),
-		Definition: "Publications acknowledged over all kills; every one was found once in the file and at every client."}, 0)
+		Definition: "Publications acknowledged over all kills; the checks say whether each was found once in the file and at every client."}, 0)
 	st.figure(report.Figure{Name: "acknowledged_per_s", Title: "publications acknowledged a second, down times included", Unit: "1/s", Better: report.Higher,
 		Value: float64(acked) / took.Seconds(), Definition: "Publications acknowledged divided by the time from the first to the last, during which the server was killed again and again."}, 0)
 	st.figure(report.Figure{Name: "positions_recovered", Title: "subscriptions recovered", Value: float64(s.tally().recovered),

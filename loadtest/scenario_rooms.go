@@ -40,7 +40,6 @@ func (st *stage) reconnects(ctx context.Context, n int) error {
 	if len(some) == 0 {
 		return nil
 	}
-	st.reconnected = true
 	s.reset()
 	at := s.now()
 	for _, r := range s.rooms {

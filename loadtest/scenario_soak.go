@@ -14,12 +14,11 @@ import (
 // soakStep is the time between two looks at the latency, and two reconnects.
 const soakStep = 10 * time.Second
 
-// soak is what -duration makes of a scenario: steady traffic in its rooms, with
-// connections that are dropped and come back, for so long.
+// soak is steady traffic with connections that are dropped and come back.
 func (st *stage) soak(ctx context.Context) error {
 	o := &st.r.options
 	rooms := o.Rooms
-	if o.Scenario == "delivery" || o.Scenario == "fanout" || o.Scenario == "slow" {
+	if o.Scenario == "delivery" {
 		rooms = 1
 	}
 	if err := st.openAndIdle(ctx, layout{conns: o.Conns, rooms: rooms, watched: true}); err != nil {
@@ -85,7 +84,6 @@ func (st *stage) soakSteps(ctx context.Context, sent <-chan error) (*hdrhistogra
 		if o.Reconnects == 0 || len(members) == 0 {
 			continue
 		}
-		st.reconnected = true
 		some := make([]*conn, min(o.Reconnects, len(members)))
 		for i := range some {
 			some[i] = members[random.IntN(len(members))]

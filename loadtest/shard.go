@@ -135,7 +135,10 @@ func (sh *shard) fill() {
 
 // dial makes a new socket for a connection that has none.
 func (sh *shard) dial(c *conn) {
-	c.state, c.dialed = opening, sh.swarm.now()
+	c.state = opening
+	if c.dialed == 0 {
+		c.dialed = sh.swarm.now()
+	}
 	c.attempts++
 	sh.inFlight++
 	sock, err := sh.network.dial(c)
@@ -157,7 +160,7 @@ func (sh *shard) arrived(c *conn, at int64) {
 	if c.attempts > 0 {
 		_ = sh.resumed.RecordValue(max(1, min((at-c.dialed)/1000, slowest)))
 	}
-	c.attempts = 0
+	c.attempts, c.dialed = 0, 0
 	if c.room.publisher == c && c.room.once {
 		if err := c.room.back(); err != nil {
 			sh.reason("publish again: " + err.Error())
@@ -253,9 +256,8 @@ func (sh *shard) faults() report.Faults {
 		CrossRoom: sh.t.crossRoom, CrossDatabase: sh.t.crossDatabase,
 	}
 	for _, c := range sh.conns {
-		if c.was && !c.stalled {
-			f.Lost += c.room.lost(c)
-		}
+		n, _ := c.lost()
+		f.Lost += n
 	}
 	return f
 }

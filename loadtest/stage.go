@@ -36,7 +36,7 @@ type stage struct {
 	refused       int64
 	databases     map[string][]stored
 	crossDatabase bool  // there were events of two databases
-	reconnected   bool  // there were subscriptions to continue
+	dropped       int64 // subscriptions that had to be continued
 	expectedEnds  int64 // connections that a scenario ended itself, by a crash
 	problems      []string
 	// early says why the scenario ended with events on their way; empty if it did not.
@@ -50,10 +50,6 @@ func (r *runner) scenario(ctx context.Context, name string) {
 	r.report.Scenarios = append(r.report.Scenarios, report.Scenario{Name: name, What: plan.what, Started: time.Now().UTC()})
 	out := &r.report.Scenarios[len(r.report.Scenarios)-1]
 	st := &stage{r: r, name: name, out: out, databases: make(map[string][]stored)}
-	if r.options.Duration > 0 {
-		plan.run, plan.shapes = (*stage).soak, nil
-		out.What = fmt.Sprintf("steady traffic and reconnects for %v", r.options.Duration)
-	}
 	var shapes []report.Shape
 	if plan.shapes != nil {
 		shapes = plan.shapes(&r.options)
@@ -324,7 +320,11 @@ func (st *stage) keepSwarm() {
 		st.refused += int64(len(w.refused))
 		st.databases[r.db] = append(st.databases[r.db], w)
 	}
+	st.dropped += s.dropped
 	st.problems = append(st.problems, s.problems()...)
+	if s.slept > longLook {
+		st.r.problem("scenario %s: the generator itself stood still for %.1f s: times of that part are not the server's", st.name, s.slept.Seconds())
+	}
 	s.close(false)
 }
 

@@ -26,6 +26,10 @@ type swarm struct {
 	conns   []*conn
 	rooms   []*room
 
+	// of the goroutine that conducts
+	dropped int64         // subscriptions that had to be continued
+	slept   time.Duration // longest time between two looks of wait
+
 	// resume makes clients that lose their connection come back by themselves,
 	// continuing from the position they had.
 	resume atomic.Bool
@@ -161,20 +165,29 @@ var errStalled = errors.New("nothing came any more")
 // own time, so that looking seldom costs no precision.
 const look = 2 * time.Millisecond
 
+// longLook is a time between two looks that the machine is to blame for.
+const longLook = time.Second
+
 // wait returns when done says so, when ctx ends, or when nothing has come for
 // the time that counts as a stall.
 func (s *swarm) wait(ctx context.Context, done func(c *counts) bool) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	last, moved := counts{}, time.Now()
-	for {
+	for looked := time.Now(); ; {
 		c := s.counts()
+		now := time.Now()
+		if slept := now.Sub(looked); slept > longLook {
+			moved = now // others stood still too
+			s.slept = max(s.slept, slept)
+		}
+		looked = now
 		if done(&c) {
 			return nil
 		}
 		if c.bytes = 0; c != last { // bytes may be of pings alone, which never end
-			last, moved = c, time.Now()
-		} else if quiet := time.Since(moved); quiet > s.options.stall {
+			last, moved = c, now
+		} else if quiet := now.Sub(moved); quiet > s.options.stall {
 			return fmt.Errorf("%w for %.0f s: %d of %d connections ready, %d events, %d acknowledgements",
 				errStalled, quiet.Seconds(), c.ready, len(s.conns), c.got, c.acks)
 		}
@@ -212,7 +225,8 @@ func (s *swarm) latency() *hdrhistogram.Histogram {
 	return h
 }
 
-// resumed is the distribution of the time from connect(2) to ready.
+// resumed is the distribution of the time from the loss of a connection, or the
+// first connect(2), to ready.
 func (s *swarm) resumed() *hdrhistogram.Histogram {
 	h := hdrhistogram.New(1, slowest, 3)
 	s.each(func(sh *shard) { h.Merge(sh.resumed) })
@@ -247,6 +261,11 @@ func (s *swarm) problems() (lines []string) {
 	reasons := make(map[string]int)
 	s.each(func(sh *shard) {
 		lines = append(lines, sh.examples...)
+		for _, c := range sh.conns {
+			if n, first := c.lost(); n > 0 && len(lines) < maxExamples {
+				lines = append(lines, fmt.Sprintf("connection %d did not get %d events of %s, the first is %d", c.number, n, c.room.name, first))
+			}
+		}
 		for text, n := range sh.reasons {
 			reasons[text] += n
 		}
@@ -268,20 +287,21 @@ func (s *swarm) problems() (lines []string) {
 // reconnect drops connections as a network failure does and lets them come back
 // at once, from their position. It waits until all are ready again.
 func (s *swarm) reconnect(ctx context.Context, some []*conn) error {
-	want := s.counts().ready
+	before := s.counts()
 	for _, c := range some {
 		sh := c.shard
 		sh.mu.Lock()
 		if c.state == subscribed {
+			s.dropped++
 			c.drop(false)
+			c.dialed = s.now()
 			sh.queue = append(sh.queue, c)
 		}
 		sh.publish()
 		sh.mu.Unlock()
 	}
 	s.each(func(sh *shard) { sh.fill() })
-	ended := s.counts().ended
-	return s.wait(ctx, func(c *counts) bool { return c.ready+c.ended-ended >= want })
+	return s.wait(ctx, func(c *counts) bool { return c.ready+c.ended-before.ended >= before.ready })
 }
 
 // settle gives what should not come the time to come: it waits until no event

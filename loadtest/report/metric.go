@@ -119,7 +119,7 @@ var (
 	}
 	ReconnectP95 = Metric{
 		Name: "reconnect_p95_ms", Title: "reconnect p95", Unit: "ms", Better: Lower,
-		Definition: "95th percentile of the time from the connect(2) of a client that lost its connection until its subscription is recovered.",
+		Definition: "95th percentile of the time from the moment at which a client lost its connection until its subscription is recovered.",
 	}
 	FanoutLast = Metric{
 		Name: "fanout_last_ms", Title: "one durable message, until the last has it", Unit: "ms", Better: Lower, Target: 60, MinConns: 10_000,
