@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,7 +39,7 @@ func (p *program) loadtest(ctx context.Context, args []string) error {
 	if !given(fs, "reconnects") && o.Reconnects > o.Conns/10 {
 		o.Reconnects = o.Conns / 10
 	}
-	o.Version, o.Terminal = version, isTerminal(p.stderr)
+	o.Version, o.Commit, o.Terminal = version, builtFrom(), isTerminal(p.stderr)
 	ctx, stop := untilUnattended(ctx)
 	defer stop()
 	report, err := loadtest.Run(ctx, o, p.stdout, p.stderr)
@@ -60,6 +61,23 @@ func untilUnattended(ctx context.Context) (context.Context, context.CancelFunc) 
 		return context.WithCancel(ctx)
 	}
 	return signal.NotifyContext(ctx, syscall.SIGHUP)
+}
+
+// builtFrom is the commit that this program was built from, with a + when its
+// files had changes; empty when the build does not tell.
+func builtFrom() string {
+	commit, changed := "", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				commit = s.Value[:min(len(s.Value), 12)]
+			case s.Key == "vcs.modified" && s.Value == "true":
+				changed = "+"
+			}
+		}
+	}
+	return commit + changed
 }
 
 // errVerdict ends the command when the report has told everything.

@@ -156,7 +156,7 @@ func TestLastEventLost(t *testing.T) {
 	t.Parallel()
 	dropped := false
 	p := startProxy(t, startHub(t, func(o *hub.Options) {
-		o.Server.PingInterval, o.Server.PongTimeout = 200*time.Millisecond, 100*time.Millisecond
+		o.Server.PingInterval, o.Server.PongTimeout = time.Second, 900*time.Millisecond
 	}), func(_ *proxied, frame []byte) [][]byte {
 		if !dropped && numberOf(frame) == "20" {
 			dropped = true
@@ -164,7 +164,9 @@ func TestLastEventLost(t *testing.T) {
 		}
 		return [][]byte{frame}
 	})
-	r, _ := runTest(t, context.Background(), small(p.listener.Addr().String()))
+	o := small(p.listener.Addr().String())
+	o.stall = 1500 * time.Millisecond
+	r, _ := runTest(t, context.Background(), o)
 	onlyFailed(t, r, "lost = 0", "the scenario completes")
 	if f := r.Faults(); f.Lost != 1 {
 		t.Errorf("%d lost, want 1", f.Lost)

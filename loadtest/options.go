@@ -116,6 +116,7 @@ func (o *Options) Validate() error {
 	bad(o.Sources < 0 || o.Sources > 20_000, "-sources must be from 0 to 20000, got %d", o.Sources)
 	bad(o.Sources > 0 && o.Conns > o.Sources*maxPerSource, "-sources %d is too few: an address makes at most %d connections, so %d need %d",
 		o.Sources, maxPerSource, o.Conns, (o.Conns+maxPerSource-1)/maxPerSource)
+	bad(o.JSON != "" && o.JSON == o.HTML, "-json and -html must be two files")
 	wrong = append(wrong, o.wrongServer()...)
 	if len(wrong) == 0 {
 		return nil

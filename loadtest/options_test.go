@@ -24,6 +24,7 @@ func TestValidate(t *testing.T) {
 		"it cannot go with -scenario crash":                                                  func(o *Options) { o.Duration, o.Scenario = 1, "crash" },
 		"it cannot go with -scenario all":                                                    func(o *Options) { o.Duration, o.Scenario = 1, "all" },
 		"-scenario soak needs a -duration":                                                   func(o *Options) { o.Scenario = "soak" },
+		"-json and -html must be two":                                                        func(o *Options) { o.JSON, o.HTML = "report", "report" },
 		"give its -url":                                                                      func(o *Options) { o.Secret = "s" },
 		"-url needs -secret":                                                                 func(o *Options) { o.URL = "http://127.0.0.1:8000" },
 		"-url must be like":                                                                  func(o *Options) { o.URL, o.Secret = "ws://x", "s" },

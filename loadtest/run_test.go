@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,8 +38,8 @@ func TestOwnServer(t *testing.T) {
 			t.Errorf("floors: %+v", f)
 		}
 	}
-	if len(r.Problems) > 0 {
-		t.Errorf("problems: %q", r.Problems)
+	if problems := slices.DeleteFunc(r.Problems, ofGenerator); len(problems) > 0 {
+		t.Errorf("problems: %q", problems)
 	}
 	var again report.Report
 	text, err := os.ReadFile(o.JSON)
@@ -52,6 +53,9 @@ func TestOwnServer(t *testing.T) {
 		t.Errorf("HTML: %v", err)
 	}
 }
+
+// ofGenerator says whether a problem is that of a machine which does other things.
+func ofGenerator(problem string) bool { return strings.Contains(problem, "the generator") }
 
 // TestScenarios carries out each scenario small, in the encoding and transport
 // that the others do not have.
@@ -281,7 +285,7 @@ func TestLargeEvents(t *testing.T) {
 	o.Conns, o.Rooms, o.Events, o.Size = 3, 1, 140, maxSize
 	r, _ := runTest(t, context.Background(), o)
 	onlyFailed(t, r)
-	if floorSupported && (len(r.Problems) > 0 || len(r.Scenarios[0].Floors) != 1) {
+	if floorSupported && (len(slices.DeleteFunc(r.Problems, ofGenerator)) > 0 || len(r.Scenarios[0].Floors) != 1) {
 		t.Errorf("%d floors, problems %q", len(r.Scenarios[0].Floors), r.Problems)
 	}
 }

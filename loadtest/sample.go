@@ -138,16 +138,6 @@ func (p *sampler) add(name string, v float64) {
 	p.series[name] = append(p.series[name], report.Point{T: time.Since(p.start).Seconds(), V: v})
 }
 
-// most is the largest value of a series so far, and whether it has one.
-func (p *sampler) most(name string) (v float64, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, point := range p.series[name] {
-		v, ok = max(v, point.V), true
-	}
-	return v, ok
-}
-
 // points are those of a series so far.
 func (p *sampler) points(name string) []report.Point {
 	p.mu.Lock()

@@ -110,8 +110,8 @@ func (st *stage) slowMemory(before int64) {
 		st.figure(report.Figure{Name: "server_memory_growth_bytes", Title: "server memory, growth with stalled readers", Unit: "bytes", Better: report.Lower, Value: float64(max(0, peak-before)),
 			Definition: "Peak resident set of the server up to the end of the rounds with stalled readers, less what it had before they stalled."}, 0)
 	}
-	if peak, ok := st.sampler.most(kernelMemory); ok {
-		st.figure(report.Figure{Name: "kernel_socket_memory_bytes", Title: "kernel memory of all TCP sockets, peak", Unit: "bytes", Better: report.Lower, Value: peak,
-			Definition: "Peak of the memory of all TCP sockets of this machine, of both ends, as /proc/net/sockstat tells."}, 0)
+	if held, ok := socketMemory(); ok {
+		st.figure(report.Figure{Name: "kernel_socket_memory_bytes", Title: "kernel memory of all TCP sockets, stalled readers", Unit: "bytes", Better: report.Lower, Value: float64(held),
+			Definition: "Memory of all TCP sockets of this machine, of both ends, as /proc/net/sockstat tells, when the readers had everything and the stalled had not."}, 0)
 	}
 }
