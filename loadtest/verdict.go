@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,7 +52,7 @@ func (st *stage) checkTraffic() {
 	if st.asked == 0 {
 		st.notChecked("ready = asked", "no connection was asked for")
 	} else {
-		st.arrived("ready = asked", st.ready == st.asked && ended <= 0, "%d of %d connections%s", st.ready, st.asked, because(st.ready != st.asked || ended > 0, why))
+		st.arrived("ready = asked", st.ready == st.asked && ended <= 0, fmt.Sprintf("%d of %d connections", st.ready, st.asked), why)
 	}
 	fault := func(name string, n int64) { st.check(name, n == 0, "%d%s", n, because(n > 0, why)) }
 	if st.given == 0 && st.name != "connect" {
@@ -61,7 +62,7 @@ func (st *stage) checkTraffic() {
 		return
 	}
 	if st.given > 0 {
-		st.arrived("lost = 0", f.Lost == 0, "%d%s", f.Lost, because(f.Lost > 0, why))
+		st.arrived("lost = 0", f.Lost == 0, strconv.FormatInt(f.Lost, 10), why)
 		fault("duplicate = 0", f.Duplicate)
 		fault("out of order = 0", f.OutOfOrder)
 		fault("cross-room = 0", f.CrossRoom)
@@ -72,11 +73,11 @@ func (st *stage) checkTraffic() {
 		}
 		fault("events say their true place and publisher", t.misattributed+t.misplaced+t.malformed)
 		missing := st.given - st.acked
-		acknowledged := "%d of %d%s"
+		acknowledged := fmt.Sprintf("%d of %d", st.acked, st.given)
 		if t.wrongAcknowledgement > 0 {
-			st.check("acknowledged = published", false, acknowledged, st.acked, st.given, why)
+			st.check("acknowledged = published", false, "%s%s", acknowledged, why)
 		} else {
-			st.arrived("acknowledged = published", missing == 0, acknowledged, st.acked, st.given, because(missing != 0, why))
+			st.arrived("acknowledged = published", missing == 0, acknowledged, why)
 		}
 	}
 	if st.dropped > 0 || t.unrecovered > 0 {
@@ -84,19 +85,19 @@ func (st *stage) checkTraffic() {
 		if t.unrecovered > 0 {
 			st.check(recovered, false, detail, t.recovered, t.unrecovered, why)
 		} else {
-			st.arrived(recovered, t.recovered >= st.dropped, detail, t.recovered, max(0, st.dropped-t.recovered), "")
+			st.arrived(recovered, t.recovered >= st.dropped, fmt.Sprintf("%d recovered, %d not", t.recovered, max(0, st.dropped-t.recovered)), why)
 		}
 	}
 }
 
-// arrived makes a check of what has all arrived. What was still on its way when
-// the scenario was cut short is neither there nor missing.
-func (st *stage) arrived(name string, ok bool, format string, args ...any) {
+// arrived makes a check of what has all arrived; why is told when it has not. What
+// was still on its way when the scenario was cut short is neither there nor missing.
+func (st *stage) arrived(name string, ok bool, found, why string) {
 	if ok || st.early == "" {
-		st.check(name, ok, format, args...)
+		st.check(name, ok, "%s%s", found, because(!ok, why))
 		return
 	}
-	st.notChecked(name, st.early+" with some on their way: "+fmt.Sprintf(format, args...))
+	st.notChecked(name, fmt.Sprintf("%s with some on their way (%s)", st.early, found))
 }
 
 func because(failed bool, why string) string {
