@@ -320,7 +320,7 @@ const drainSlack = closeWait + time.Second
 func (s *Server) drain(loops *sync.WaitGroup, client *http.Server) {
 	s.draining.Store(true)
 	connections, _ := s.slots.Counts()
-	s.log.Info("stopping", slog.Int("connections", connections), slog.Duration("drain_window", s.opts.Server.DrainWindow))
+	s.log.Info("stopping", slog.Int("connections", connections), slog.String("drain_window", s.opts.Server.DrainWindow.String()))
 	for _, l := range s.loops {
 		l.post(l.drain)
 	}
