@@ -88,8 +88,13 @@ func TestLoadtestInterrupted(t *testing.T) {
 		args []string
 		end  func(cmd *exec.Cmd, progress *os.File) error
 	}{
-		"Ctrl-C while idle":    {[]string{"--hold", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGINT) }},
-		"Ctrl-C in traffic":    {[]string{"--duration", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGINT) }},
+		"Ctrl-C while idle": {[]string{"--hold", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGINT) }},
+		"Ctrl-C in traffic": {[]string{"--duration", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGINT) }},
+		"timeout(1), twice": {[]string{"--hold", "5m"}, func(cmd *exec.Cmd, _ *os.File) error {
+			first := cmd.Process.Signal(syscall.SIGTERM)
+			time.Sleep(20 * time.Millisecond) // both are delivered
+			return errors.Join(first, cmd.Process.Signal(syscall.SIGTERM))
+		}},
 		"a closed terminal":    {[]string{"--hold", "5m"}, func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGHUP) }},
 		"progress not read on": {[]string{"--rounds", "1000"}, func(_ *exec.Cmd, progress *os.File) error { return progress.Close() }},
 	} {

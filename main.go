@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // Exit codes of the program.
@@ -26,8 +27,9 @@ const defaultDatabase = "default"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal ends the context; from then on a second one kills.
-	context.AfterFunc(ctx, stop)
+	// The first signal ends the context; a second one kills, unless it is the same
+	// again: timeout(1) tells the process and its group.
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
