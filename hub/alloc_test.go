@@ -23,9 +23,7 @@ func TestSweepAllocatesNothingPerReceiver(t *testing.T) {
 	p := &store.Publication{Data: []byte(`"some data of an event"`)}
 	round := func() {
 		r.publish(p)
-		for b.collect(); b.queue.busy(); {
-			b.step()
-		}
+		b.settle()
 	}
 	round() // buffers of the loop are made
 	before := visits

@@ -43,6 +43,7 @@ type loop struct {
 	unflushed []*conn           // connections with replies to write
 	ripe      []*conn           // connections whose parked commands may go on
 	queue     sweepQueue
+	resting   []*shard // out of the queue until their time
 	// views of the room being visited, per encoding
 	pubs     [wire.Encodings]view
 	signals  [wire.Encodings]view
@@ -109,6 +110,7 @@ func (l *loop) run() error {
 		}
 		l.collect()
 		l.unparkAll()
+		l.wakeRested()
 		l.wheel.advance(l.now, l.fire)
 		if l.queue.busy() {
 			// With a loop per core, the writer that makes the next event would wait for
@@ -129,7 +131,14 @@ func (l *loop) timeout() time.Duration {
 	if l.queue.busy() || l.mail.Load() || len(l.ripe) > 0 || l.stopping && len(l.conns) == 0 {
 		return 0
 	}
-	return l.wheel.wait(time.Since(l.server.start))
+	now := time.Since(l.server.start)
+	wait := l.wheel.wait(now)
+	for _, sh := range l.resting {
+		if rest := max(0, sh.until-now); wait < 0 || rest < wait {
+			wait = rest
+		}
+	}
+	return wait
 }
 
 // event handles one readiness.

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/centrifugal/protocol"
 
@@ -71,10 +72,12 @@ type shard struct {
 	subs   []*sub // live subscriptions
 	behind []*sub // those that wait for a page from the store, longest first
 	// pos is the next subscription of the sweep under way; those before it have
-	// been visited. again asks for another sweep, queued says that the shard is in
-	// the loop's queue.
-	pos           int
+	// been visited, visits of them in all. again asks for another sweep, queued
+	// says that the shard is in the loop's queue or rests until a time on the
+	// loop's clock.
+	pos, visits   int
 	again, queued bool
+	until         time.Duration
 }
 
 func newRoom(db *database, name string, ns *Namespace) *room {

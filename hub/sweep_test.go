@@ -82,12 +82,21 @@ func (b *bench) publish(r *room, data string) {
 	r.publish(&store.Publication{Data: []byte(data)})
 }
 
-// step is what an iteration of the loop does after its events.
+// step is what an iteration of the loop does after its events, when every rest is over.
 func (b *bench) step() {
+	b.now = time.Since(b.server.start) + time.Hour
 	b.collect()
 	b.unparkAll()
+	b.wakeRested()
 	b.sweep()
 	b.flushAll()
+}
+
+// settle steps until there is nothing to do.
+func (b *bench) settle() {
+	for b.collect(); b.queue.busy() || b.mail.Load() || len(b.resting) > 0; {
+		b.step()
+	}
 }
 
 var errBroken = errors.New("broken socket")
@@ -130,9 +139,7 @@ func TestSweepWhileMembersLeave(t *testing.T) {
 		}
 		first := len(members)
 		b.publish(r, `"one"`)
-		for b.collect(); b.queue.busy() || b.mail.Load(); {
-			b.step()
-		}
+		b.settle()
 		for i, s := range members {
 			want := 1
 			if i >= first { // it came after the event
@@ -171,9 +178,7 @@ func TestSweepWhileEventsCome(t *testing.T) {
 			}))
 		}
 		b.publish(r, `"one"`)
-		for b.collect(); b.queue.busy() || b.mail.Load(); {
-			b.step()
-		}
+		b.settle()
 		for i, s := range members {
 			if s.cursor != uint64(events) {
 				t.Fatalf("seed %d: member %d of %d is at %d of %d", seed, i, len(members), s.cursor, events)
@@ -255,7 +260,7 @@ func TestSweepFairness(t *testing.T) {
 					t.Errorf("the quiet room waited for %d visits of the crowd, want at most %d", waited, most)
 				}
 			}
-			if !b.queue.busy() {
+			if !b.queue.busy() && len(b.resting) == 0 {
 				t.Error("the crowd was not dirty all the time")
 			}
 		})
@@ -285,6 +290,50 @@ func TestSweepTurns(t *testing.T) {
 	}
 	if one, two := visits["one"], visits["two"]; one < 4000 || max(one, two)-min(one, two) > sweepQuantum {
 		t.Errorf("%d and %d visits, want as many within one turn of %d", one, two, sweepQuantum)
+	}
+}
+
+// A large room rests after a sweep: what is published meanwhile waits, and comes
+// to everybody when the rest is over. A small one does not rest.
+func TestSweepRest(t *testing.T) {
+	for _, size := range []int{int(restMin/restPerVisit) + 1, int(restMin / restPerVisit)} {
+		b := newBench(t)
+		r := b.room("default", "r")
+		visits := 0
+		for range size {
+			b.member(r, wire.JSON, func(_ *sub, p []byte) (int, error) {
+				visits++
+				return len(p), nil
+			})
+		}
+		sweep := func() {
+			for b.collect(); b.queue.busy(); {
+				b.sweep()
+			}
+		}
+		b.publish(r, `"one"`)
+		sweep()
+		b.publish(r, `"two"`)
+		sweep()
+		want, rests := 2*size, time.Duration(size)*restPerVisit >= restMin
+		if rests {
+			want = size
+		}
+		if visits != want {
+			t.Errorf("%d visits of %d members for two events in a row, want %d", visits, size, want)
+		}
+		b.now = time.Since(b.server.start)
+		if wait := b.timeout(); rests && (wait <= 0 || wait > time.Duration(size)*restPerVisit) {
+			t.Errorf("the loop would wait %v in a rest of %v", wait, time.Duration(size)*restPerVisit)
+		}
+		b.wakeRested()
+		sweep()
+		b.now += time.Hour
+		b.wakeRested()
+		sweep()
+		if visits != 2*size {
+			t.Errorf("%d visits after the rest, want %d", visits, 2*size)
+		}
 	}
 }
 
