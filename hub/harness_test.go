@@ -40,7 +40,7 @@ func openNamespace() Namespace {
 }
 
 // testOptions are those of a server on a free port with two loops and no limit of
-// messages: namespaces "default" (closed), "open" and "live" (without history).
+// messages or requests: namespaces "default" (closed), "open" and "live" (without history).
 func testOptions(t testing.TB) Options {
 	o := DefaultOptions()
 	o.Server.Listen = "127.0.0.1:0"
@@ -51,6 +51,7 @@ func testOptions(t testing.TB) Options {
 	o.Auth.HMACSecret = testSecret
 	o.API.Key = testAPIKey
 	o.Limits.Messages = Rate{}
+	o.Limits.Read, o.Limits.Mutation, o.Limits.Handshake, o.Limits.Database = Rate{}, Rate{}, Rate{}, RequestLimits{}
 	o.Database.Readers = 4
 	live := openNamespace()
 	live.Durable, live.HistorySize, live.HistoryTTL = false, 0, 0

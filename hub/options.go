@@ -73,6 +73,14 @@ type LimitOptions struct {
 	// Messages bounds the commands of one connection, connect, subscribe and
 	// pong excepted.
 	Messages Rate `toml:"messages"`
+	// Read, Mutation and Handshake bound the requests of one client address (IPv6
+	// by /64), Database those of all together to one database. Read is for requests
+	// that change nothing, Mutation for those that may, Handshake for upgrades to
+	// WebSocket. Servers, with the API key, are not limited.
+	Read      Rate          `toml:"read"`
+	Mutation  Rate          `toml:"mutation"`
+	Handshake Rate          `toml:"handshake"`
+	Database  RequestLimits `toml:"database"`
 	// Subscriptions bounds the rooms of one connection.
 	Subscriptions int `toml:"subscriptions"`
 	// Unsent is the bytes that may wait for a connection in rooms without history.
@@ -90,6 +98,13 @@ type ConnectionLimits struct {
 	Server   int `toml:"server"`
 	Database int `toml:"database"`
 	IP       int `toml:"ip"`
+}
+
+// RequestLimits are the limits of the three classes of requests.
+type RequestLimits struct {
+	Read      Rate `toml:"read"`
+	Mutation  Rate `toml:"mutation"`
+	Handshake Rate `toml:"handshake"`
 }
 
 // Rate is a token bucket: PerSecond tokens a second, up to Burst saved.
@@ -162,8 +177,16 @@ func DefaultOptions() Options {
 		Auth:  auth.DefaultOptions(),
 		Admin: AdminOptions{Listen: "127.0.0.1:8001"},
 		Limits: LimitOptions{
-			Connections:   ConnectionLimits{Server: 100_000, Database: 12_000, IP: 1_000},
-			Messages:      Rate{PerSecond: 50, Burst: 100},
+			Connections: ConnectionLimits{Server: 100_000, Database: 12_000, IP: 1_000},
+			Messages:    Rate{PerSecond: 50, Burst: 100},
+			Read:        Rate{PerSecond: 500, Burst: 1_200},
+			Mutation:    Rate{PerSecond: 200, Burst: 500},
+			Handshake:   Rate{PerSecond: 200, Burst: 500},
+			Database: RequestLimits{
+				Read:      Rate{PerSecond: 20_000, Burst: 30_000},
+				Mutation:  Rate{PerSecond: 20_000, Burst: 30_000},
+				Handshake: Rate{PerSecond: 20_000, Burst: 30_000},
+			},
 			Subscriptions: 128,
 			Unsent:        1 << 20,
 			Waiting:       64,

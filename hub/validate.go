@@ -34,7 +34,7 @@ const (
 // (errors.Join): each begins with the key's path in hub.toml and says what
 // would be right. No error contains a secret. It opens no file and no socket.
 func (o *Options) Validate() error {
-	var p problems
+	var p mistakes
 	o.Server.validate(&p)
 	if o.Development {
 		o.validateDevelopment(&p)
@@ -62,46 +62,46 @@ func (o *Options) Validate() error {
 	return errors.Join(p...)
 }
 
-// problems collects what is wrong; its methods check one value of a kind.
-type problems []error
+// mistakes collects what is wrong; its methods check one value of a kind.
+type mistakes []error
 
-func (p *problems) add(key, format string, args ...any) {
+func (p *mistakes) add(key, format string, args ...any) {
 	*p = append(*p, fmt.Errorf("%s "+format, append([]any{key}, args...)...))
 }
 
 // atLeast checks whole numbers.
-func (p *problems) atLeast(key string, least, got int64) {
+func (p *mistakes) atLeast(key string, least, got int64) {
 	if got < least {
 		p.add(key, "must be at least %d, got %d", least, got)
 	}
 }
 
-func (p *problems) between(key string, least, most, got int64) {
+func (p *mistakes) between(key string, least, most, got int64) {
 	if got < least || got > most {
 		p.add(key, "must be between %d and %d, got %d", least, most, got)
 	}
 }
 
-func (p *problems) positive(key string, d time.Duration) {
+func (p *mistakes) positive(key string, d time.Duration) {
 	if d <= 0 {
 		p.add(key, "must be above 0s, got %v", d)
 	}
 }
 
-func (p *problems) notNegative(key string, d time.Duration) {
+func (p *mistakes) notNegative(key string, d time.Duration) {
 	if d < 0 {
 		p.add(key, "must not be negative, got %v", d)
 	}
 }
 
-func (p *problems) oneOf(key, got string, words ...string) {
+func (p *mistakes) oneOf(key, got string, words ...string) {
 	if !slices.Contains(words, got) {
 		p.add(key, "must be one of %s, got %.80q", strings.Join(words, ", "), got)
 	}
 }
 
 // address checks a listening address; the host may be empty, the port 0.
-func (p *problems) address(key, addr string) {
+func (p *mistakes) address(key, addr string) {
 	_, port, err := net.SplitHostPort(addr)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
@@ -112,7 +112,7 @@ func (p *problems) address(key, addr string) {
 }
 
 // key checks a secret key where one is set.
-func (p *problems) key(key, secret string) {
+func (p *mistakes) key(key, secret string) {
 	switch {
 	case secret == "":
 	case auth.IsSample(secret):
@@ -122,7 +122,7 @@ func (p *problems) key(key, secret string) {
 	}
 }
 
-func (p *problems) rate(key string, r Rate) {
+func (p *mistakes) rate(key string, r Rate) {
 	if !(r.PerSecond >= 0) || math.IsInf(r.PerSecond, 1) {
 		p.add(key+".per_second", "must be a number that is not negative (0 is off), got %v", r.PerSecond)
 	}
@@ -133,7 +133,7 @@ func (p *problems) rate(key string, r Rate) {
 	}
 }
 
-func (s *ServerOptions) validate(p *problems) {
+func (s *ServerOptions) validate(p *mistakes) {
 	p.address("server.listen", s.Listen)
 	if s.DataDir == "" {
 		p.add("server.data_dir", "must name a directory")
@@ -168,7 +168,7 @@ func (s *ServerOptions) validate(p *problems) {
 }
 
 // validateDevelopment holds a server with relaxed rules to this machine.
-func (o *Options) validateDevelopment(p *problems) {
+func (o *Options) validateDevelopment(p *mistakes) {
 	host, _, err := net.SplitHostPort(o.Server.Listen)
 	if err != nil {
 		return // reported already
@@ -181,7 +181,7 @@ func (o *Options) validateDevelopment(p *problems) {
 	}
 }
 
-func (a *AdminOptions) validate(p *problems) {
+func (a *AdminOptions) validate(p *mistakes) {
 	p.key("admin.key", a.Key)
 	if a.Listen == "" {
 		return
@@ -192,18 +192,24 @@ func (a *AdminOptions) validate(p *problems) {
 	}
 }
 
-func (l *LimitOptions) validate(p *problems) {
+func (l *LimitOptions) validate(p *mistakes) {
 	p.atLeast("limits.connections.server", 0, int64(l.Connections.Server))
 	p.atLeast("limits.connections.database", 0, int64(l.Connections.Database))
 	p.atLeast("limits.connections.ip", 0, int64(l.Connections.IP))
 	p.rate("limits.messages", l.Messages)
+	p.rate("limits.read", l.Read)
+	p.rate("limits.mutation", l.Mutation)
+	p.rate("limits.handshake", l.Handshake)
+	p.rate("limits.database.read", l.Database.Read)
+	p.rate("limits.database.mutation", l.Database.Mutation)
+	p.rate("limits.database.handshake", l.Database.Handshake)
 	p.atLeast("limits.subscriptions", 0, int64(l.Subscriptions))
 	p.atLeast("limits.unsent", 0, int64(l.Unsent))
 	p.atLeast("limits.waiting", 0, int64(l.Waiting))
 	p.atLeast("limits.log_memory", 0, l.LogMemory)
 }
 
-func (d *DatabaseOptions) validate(p *problems) {
+func (d *DatabaseOptions) validate(p *mistakes) {
 	p.oneOf("database.synchronous", d.Synchronous, "normal", "full")
 	p.between("database.readers", 1, maxReaders, int64(d.Readers))
 	p.atLeast("database.queue", 0, int64(d.Queue))
@@ -222,7 +228,7 @@ func (d *DatabaseOptions) validate(p *problems) {
 	}
 }
 
-func (n *Namespace) validate(p *problems, key string) {
+func (n *Namespace) validate(p *mistakes, key string) {
 	if n.Durable {
 		if n.HistorySize == 0 || n.HistorySize > math.MaxInt64 {
 			p.add(key+".history_size", "must be at least 1 when durable, got %d", n.HistorySize)
