@@ -20,13 +20,19 @@ import (
 // this program the floor's writer: an address and a number of connections follow.
 const FloorCommand = "floor-writer"
 
-// floorRounds is how many bursts one measurement of the floor has.
-const floorRounds = 5
+const (
+	// floorRounds is how many bursts one measurement of the floor has.
+	floorRounds = 3
+	// maxFloorGap bounds the time before each of them.
+	maxFloorGap = 5 * time.Second
+)
 
 // measureFloor measures what the machine can do at best for a shape: the same
 // bytes to as many sockets, all events of a burst in one write(2) each, read as
-// those of a server are. It also returns the bytes of one event.
-func (r *runner) measureFloor(ctx context.Context, shape report.Shape) (*report.FloorRun, float64, error) {
+// those of a server are. Sockets are idle for gap before each burst, as they are
+// between the rounds of a server: what was used a moment ago is cheaper. It also
+// returns the bytes of one event.
+func (r *runner) measureFloor(ctx context.Context, shape report.Shape, gap time.Duration) (*report.FloorRun, float64, error) {
 	host := r.host()
 	w, err := r.startFloor(host, shape.Conns)
 	if err != nil {
@@ -50,7 +56,11 @@ func (r *runner) measureFloor(ctx context.Context, shape report.Shape) (*report.
 	}
 	runs := make([]report.FloorRun, floorRounds)
 	for i := range runs {
+		if err := sleep(ctx, min(gap, maxFloorGap)); err != nil {
+			return nil, 0, err
+		}
 		s.reset()
+		before := w.usage()
 		at := s.now()
 		if err := w.send(s.floorMessage(shape.Events, at)); err != nil {
 			return nil, 0, w.fail(err)
@@ -59,7 +69,9 @@ func (r *runner) measureFloor(ctx context.Context, shape report.Shape) (*report.
 		if err := s.wait(ctx, func(c *counts) bool { return c.got+c.missing >= want }); err != nil {
 			return nil, 0, fmt.Errorf("floor: %w", err)
 		}
+		after := w.usage()
 		runs[i] = report.FloorRun{WallMS: milliseconds(s.counts().last - at), Latency: report.Summarize(s.latency(), microsecond)}
+		runs[i].WriterCPU, runs[i].GeneratorCPU = after.per(before, want)
 	}
 	c := s.counts()
 	if f := s.faults(); f.Total() != 0 {
@@ -131,6 +143,12 @@ func (r *runner) startFloor(host netip.Addr, conns int) (_ *floorWriter, err err
 	}
 	w.addr = netip.AddrPortFrom(host, uint16(port))
 	return w, nil
+}
+
+func (w *floorWriter) usage() (u usage) {
+	u.server, u.serverKnown = processCPU(w.process.pid)
+	u.own, u.ownKnown = ownCPU()
+	return u
 }
 
 func (w *floorWriter) send(message []byte) error {

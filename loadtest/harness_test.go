@@ -61,7 +61,7 @@ func small(addr string) Options {
 	o.Databases = []string{defaultDatabase, otherDatabase}
 	o.Conns, o.Rooms, o.Events, o.Rounds = 20, 5, 10, 1
 	o.Gap, o.Hold, o.Reconnects = 0, 0, 0
-	o.stall, o.settle, o.stream, o.quiet = 500*time.Millisecond, time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
+	o.stall, o.settle, o.stream, o.quiet = 3*time.Second, time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
 	return o
 }
 

@@ -10,10 +10,23 @@ import (
 	"hub/loadtest/report"
 )
 
-// usage is the processor time of server and generator at one moment.
+// usage is the processor time of server, or floor's writer, and generator at one
+// moment.
 type usage struct {
 	server, own           time.Duration
 	serverKnown, ownKnown bool
+}
+
+// per is what each of n deliveries took since before, in microseconds; 0 where
+// that is not known.
+func (u usage) per(before usage, n int64) (server, own float64) {
+	if u.serverKnown && before.serverKnown && u.server >= before.server {
+		server = micro(u.server-before.server) / float64(n)
+	}
+	if u.ownKnown && before.ownKnown {
+		own = micro(u.own-before.own) / float64(n)
+	}
+	return server, own
 }
 
 func (st *stage) usage() (u usage) {
@@ -98,12 +111,7 @@ func (st *stage) account(round *report.Round, before, after usage) {
 		return
 	}
 	own, server := micro(after.own-before.own), micro(after.server-before.server)
-	if after.ownKnown {
-		round.GeneratorCPU = own / float64(round.Deliveries)
-	}
-	if after.serverKnown && before.serverKnown && server >= 0 {
-		round.ServerCPU = server / float64(round.Deliveries)
-	}
+	round.ServerCPU, round.GeneratorCPU = after.per(before, round.Deliveries)
 	round.GeneratorLimited = after.ownKnown && after.serverKnown && round.WallMS > judged &&
 		own/wall/float64(len(st.swarm.shards)) > saturated && server/wall/float64(runtime.NumCPU()) < saturated/2
 	if round.GeneratorLimited {
@@ -189,7 +197,7 @@ func (s *swarm) steady(ctx context.Context, rooms []*room, rate float64, d time.
 func (o *Options) floored() bool { return floorSupported && !o.TLS && o.URL == "" }
 
 // floors measures the floor of each shape and has it noted.
-func (st *stage) floors(ctx context.Context, shapes []report.Shape, note func(*report.Floor, *report.FloorRun)) {
+func (st *stage) floors(ctx context.Context, shapes []report.Shape, gap time.Duration, note func(*report.Floor, *report.FloorRun)) {
 	if !st.r.options.floored() {
 		return
 	}
@@ -200,7 +208,7 @@ func (st *stage) floors(ctx context.Context, shapes []report.Shape, note func(*r
 		if i >= len(st.out.Floors) {
 			st.out.Floors = append(st.out.Floors, report.Floor{Shape: shape})
 		}
-		run, size, err := st.r.measureFloor(ctx, shape)
+		run, size, err := st.r.measureFloor(ctx, shape, gap)
 		if err != nil {
 			st.r.problem("scenario %s: %s", st.name, oneLine(err))
 			continue
@@ -218,7 +226,8 @@ func (st *stage) floorSize(size float64) {
 	}
 }
 
-// ratios adds the figures that the floor and the rounds give.
+// ratios adds the figures that the floor and the rounds give, and says where they
+// are not worth much.
 func (st *stage) ratios() {
 	largest := report.Shape{}
 	for _, f := range st.out.Floors {
@@ -227,23 +236,40 @@ func (st *stage) ratios() {
 		}
 	}
 	for _, f := range st.out.Floors {
-		var p95, floor []float64
-		for _, round := range st.roundsOf(f.Shape, "") {
-			p95 = append(p95, round.Latency.P95MS)
-		}
-		for _, run := range []*report.FloorRun{f.Before, f.After} {
-			if run != nil {
-				floor = append(floor, run.Latency.P95MS)
-			}
-		}
-		if len(p95) == 0 || len(floor) == 0 {
+		ratio, ok := st.out.FloorRatio(f.Shape)
+		if !ok {
 			continue
 		}
-		metric := report.FloorRatio
+		metric, which := report.FloorRatio, ""
 		if f.Shape != largest {
-			metric = metric.Named(fmt.Sprint(f.Conns), fmt.Sprintf("%d connections", f.Conns))
+			which = fmt.Sprintf("%d connections", f.Conns)
+			metric = metric.Named(fmt.Sprint(f.Conns), which)
 		}
-		st.figure(metric.Of(report.Median(p95)/report.Median(floor), f.Conns), len(p95))
+		figure := metric.Of(ratio.Median, f.Conns)
+		figure.Low, figure.High = ratio.Low, ratio.High
+		st.figure(figure, len(st.roundsOf(f.Shape, "")))
+		st.doubtFloor(f, ratio.Median, which)
+	}
+}
+
+// driftAllowed is how far the floors before and after may be apart.
+const driftAllowed = 1.25
+
+// doubtFloor tells of a floor that cannot have been one.
+func (st *stage) doubtFloor(f report.Floor, ratio float64, which string) {
+	where := "scenario " + st.name
+	if which != "" {
+		where += ", " + which
+	}
+	if ratio < 1 {
+		st.r.problem("%s: delivery was faster than the floor (%.2f times its p95): the machine was not steady", where, ratio)
+	}
+	if f.Before == nil || f.After == nil {
+		return
+	}
+	before, after := f.Before.Latency.P95MS, f.After.Latency.P95MS
+	if max(before, after) > driftAllowed*min(before, after) {
+		st.r.problem("%s: the floor's p95 was %.1f ms before and %.1f ms after: the machine was not steady", where, before, after)
 	}
 }
 

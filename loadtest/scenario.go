@@ -3,6 +3,7 @@ package loadtest
 import (
 	"context"
 	"slices"
+	"time"
 
 	"hub/loadtest/report"
 )
@@ -12,6 +13,8 @@ type scenario struct {
 	what string
 	// shapes are those whose floor is measured; nil for none.
 	shapes func(o *Options) []report.Shape
+	// gap is the time between two of its rounds; nil for the option's.
+	gap func(o *Options) time.Duration
 	// ownServer says that it needs a server that it can kill or look into.
 	ownServer bool
 	run       func(st *stage, ctx context.Context) error
@@ -41,7 +44,7 @@ func init() { // not a literal: soak and validation refer to it
 		},
 		"fanout": {
 			what:   "one durable message to a growing room, until the last member has it",
-			shapes: fanoutShapes, run: (*stage).fanout,
+			shapes: fanoutShapes, gap: func(*Options) time.Duration { return fanoutGap }, run: (*stage).fanout,
 		},
 		"chat": {
 			what: "one client publishes at rising rates and has each event echoed; then many publishers at once",
@@ -53,7 +56,7 @@ func init() { // not a literal: soak and validation refer to it
 		},
 		"hold": {
 			what:   "rounds of events to connections that are held for a minute, and reconnects",
-			shapes: roomsShapes, run: (*stage).hold,
+			shapes: roomsShapes, gap: holdGap, run: (*stage).hold,
 		},
 		"crash": {
 			what:      "the server is killed again and again in the middle of acknowledged publications, clients resume",

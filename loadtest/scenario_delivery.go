@@ -83,8 +83,12 @@ func (st *stage) stream(ctx context.Context) error {
 	return nil
 }
 
-// fanoutRepeats is how often the message is sent to each room.
-const fanoutRepeats = 5
+// fanoutRepeats is how often the message is sent to each room, and fanoutGap the
+// time between.
+const (
+	fanoutRepeats = 5
+	fanoutGap     = 200 * time.Millisecond
+)
 
 // fanoutSizes are the sizes of the room that there are connections for.
 func fanoutSizes(o *Options) []int {
@@ -117,7 +121,7 @@ func (st *stage) fanout(ctx context.Context) error {
 		if err := st.warm(ctx); err != nil {
 			return err
 		}
-		if err := st.bursts(ctx, fmt.Sprintf("%d subscribers", n), shape, fanoutRepeats, 200*time.Millisecond); err != nil {
+		if err := st.bursts(ctx, fmt.Sprintf("%d subscribers", n), shape, fanoutRepeats, fanoutGap); err != nil {
 			return err
 		}
 		rounds := st.roundsOf(shape, "")

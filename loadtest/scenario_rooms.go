@@ -58,11 +58,11 @@ func (st *stage) reconnects(ctx context.Context, n int) error {
 	return st.allReady()
 }
 
-// holdRounds and holdGap: connections are held for a minute.
-const (
-	holdRounds = 12
-	holdGap    = 5 * time.Second
-)
+// holdRounds, and holdGap between them: connections are held for a minute. A short
+// -hold makes a short test.
+const holdRounds = 12
+
+func holdGap(o *Options) time.Duration { return min(5*time.Second, max(o.Hold, 10*time.Millisecond)) }
 
 // hold keeps connections for long, with events now and then. When the server
 // revalidates all connections on demand, every other round will overlap that.
@@ -73,8 +73,7 @@ func (st *stage) hold(ctx context.Context) error {
 		return err
 	}
 	defer st.deliveryFigures(shape, "", "")
-	gap := min(holdGap, max(o.Hold, 10*time.Millisecond)) // a short -hold makes a short test
-	if err := st.bursts(ctx, "", shape, holdRounds, gap); err != nil {
+	if err := st.bursts(ctx, "", shape, holdRounds, holdGap(o)); err != nil {
 		return err
 	}
 	return st.reconnects(ctx, o.Reconnects)

@@ -54,10 +54,14 @@ func (r *runner) scenario(ctx context.Context, name string) {
 	if plan.shapes != nil {
 		shapes = plan.shapes(&r.options)
 	}
-	st.floors(ctx, shapes, func(f *report.Floor, run *report.FloorRun) { f.Before = run })
+	gap := r.options.Gap
+	if plan.gap != nil {
+		gap = plan.gap(&r.options)
+	}
+	st.floors(ctx, shapes, gap, func(f *report.Floor, run *report.FloorRun) { f.Before = run })
 	err := st.run(ctx, plan.run)
 	if err == nil {
-		st.floors(ctx, shapes, func(f *report.Floor, run *report.FloorRun) { f.After = run })
+		st.floors(ctx, shapes, gap, func(f *report.Floor, run *report.FloorRun) { f.After = run })
 	}
 	st.ratios()
 	out.Ended = time.Now().UTC()
@@ -339,6 +343,11 @@ func (st *stage) pause(ctx context.Context, d time.Duration, what string) error 
 		return ctx.Err()
 	}
 	st.r.progress.set(st.swarm, st.name+": "+what, time.Now().Add(d))
+	return sleep(ctx, d)
+}
+
+// sleep waits for d, or returns why ctx ended before.
+func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil

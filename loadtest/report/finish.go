@@ -25,7 +25,11 @@ func (r *Report) Finish() {
 		s := &r.Scenarios[i]
 		r.dropNonFinite(s)
 		for j := range s.Floors {
-			s.Floors[j].RatioP95 = s.FloorRatio(s.Floors[j].Shape)
+			f := &s.Floors[j]
+			f.RatioP95, f.RatioP95Low, f.RatioP95High = 0, 0, 0
+			if ratio, ok := s.FloorRatio(f.Shape); ok {
+				f.RatioP95, f.RatioP95Low, f.RatioP95High = ratio.Median, ratio.Low, ratio.High
+			}
 		}
 		if s.References == nil && len(s.Rounds) > 0 {
 			s.References = references(s.Name)
@@ -37,7 +41,7 @@ func (r *Report) Finish() {
 // dropNonFinite removes what JSON and charts cannot show.
 func (r *Report) dropNonFinite(s *Scenario) {
 	s.Figures = slices.DeleteFunc(s.Figures, func(f Figure) bool {
-		if finite(f.Value) {
+		if finite(f.Value, f.Low, f.High) {
 			return false
 		}
 		r.Problems = append(r.Problems, fmt.Sprintf("scenario %s: figure %s is not a number and was left out", s.Name, f.Name))
@@ -90,19 +94,23 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// floorP95 is the mean p95 of the floor's runs in ms; 0 when there were none.
-func (f Floor) floorP95() float64 {
-	sum, n := 0.0, 0.0
+// p95s are those of the floor's runs in ms.
+func (f Floor) p95s() (list []float64) {
 	for _, run := range []*FloorRun{f.Before, f.After} {
 		if run != nil && run.Latency.Count > 0 {
-			sum += run.Latency.P95MS
-			n++
+			list = append(list, run.Latency.P95MS)
 		}
 	}
-	if n == 0 {
+	return list
+}
+
+// floorP95 is the mean p95 of the floor's runs in ms; 0 when there were none.
+func (f Floor) floorP95() float64 {
+	list := f.p95s()
+	if len(list) == 0 {
 		return 0
 	}
-	return sum / n
+	return Median(list) // of two
 }
 
 // floorOf is the floor of the same shape.
@@ -114,28 +122,34 @@ func (s *Scenario) floorOf(shape Shape) (Floor, bool) {
 	return s.Floors[i], true
 }
 
-// FloorRatio is the median p95 of the rounds of a shape divided by the mean p95
-// of the floor's runs for it; 0 without either.
-func (s *Scenario) FloorRatio(shape Shape) float64 {
+// Ratio compares the rounds of a shape with its floor.
+type Ratio struct {
+	Median    float64 // median p95 of the rounds ÷ mean p95 of the floor's runs
+	Low, High float64 // best round ÷ slowest run of the floor, and the opposite
+}
+
+// FloorRatio compares the p95 of the rounds of a shape with that of the floor's
+// runs for it; false without either.
+func (s *Scenario) FloorRatio(shape Shape) (Ratio, bool) {
 	f, ok := s.floorOf(shape)
 	if !ok {
-		return 0
+		return Ratio{}, false
 	}
-	var p95 []float64
+	var rounds []float64
 	for _, round := range s.Rounds {
-		if round.Shape == f.Shape && round.Latency.Count > 0 {
-			p95 = append(p95, round.Latency.P95MS)
+		if round.Shape == shape && round.Latency.Count > 0 {
+			rounds = append(rounds, round.Latency.P95MS)
 		}
 	}
-	floor := f.floorP95()
-	if len(p95) == 0 || floor <= 0 {
-		return 0
+	floor := f.p95s()
+	if len(rounds) == 0 || len(floor) == 0 || slices.Min(floor) <= 0 {
+		return Ratio{}, false
 	}
-	ratio := Median(p95) / floor
-	if !finite(ratio) {
-		return 0
+	r := Ratio{
+		Median: Median(rounds) / f.floorP95(),
+		Low:    slices.Min(rounds) / slices.Max(floor), High: slices.Max(rounds) / slices.Min(floor),
 	}
-	return ratio
+	return r, finite(r.Median, r.Low, r.High)
 }
 
 // Median is the middle of the values, or the mean of the two middle ones; NaN

@@ -98,6 +98,19 @@ func formatDuration(d time.Duration) string {
 	return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
 }
 
+// shown is the value with its unit, and its range where it has one.
+func (f Figure) shown() string {
+	if f.Low == 0 && f.High == 0 {
+		return formatValue(f.Value, f.Unit)
+	}
+	return formatValue(f.Value, f.Unit) + " (" + formatNumber(f.Low) + "–" + formatNumber(f.High) + ")"
+}
+
+// ratio is what delivery was of the floor, with its range.
+func (f Floor) ratio() string {
+	return Figure{Value: f.RatioP95, Low: f.RatioP95Low, High: f.RatioP95High, Unit: "x"}.shown()
+}
+
 // target is the bound of a figure, such as "≤ 100 ms"; empty without one.
 func (f Figure) target() string {
 	if f.Target == nil {

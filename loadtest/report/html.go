@@ -76,7 +76,7 @@ type floorRow struct {
 	When string
 	Shape
 	FloorRun
-	Ratio float64 // in the last row of a shape
+	Ratio string // in the last row of a shape
 }
 
 // WriteHTML writes the report as one self-contained page: no script, no outside
@@ -196,7 +196,7 @@ func partOf(s *Scenario, id string) scenarioPart {
 		part.Charts[i].ID = fmt.Sprintf("%s-c%d", id, i+1)
 	}
 	for _, f := range s.Figures {
-		row := figureRow{Figure: f, Shown: formatValue(f.Value, f.Unit), Goal: f.target(), Standing: f.standing()}
+		row := figureRow{Figure: f, Shown: f.shown(), Goal: f.target(), Standing: f.standing()}
 		if f.Target != nil && *f.Target > 0 && finite(f.Value) {
 			row.Bar = min(max(f.Value / *f.Target * 50, 0.5), 100)
 		}
@@ -212,8 +212,8 @@ func partOf(s *Scenario, id string) scenarioPart {
 				part.FloorRows = append(part.FloorRows, floorRow{When: run.when, Shape: f.Shape, FloorRun: *run.of})
 			}
 		}
-		if n := len(part.FloorRows); n > 0 {
-			part.FloorRows[n-1].Ratio = f.RatioP95
+		if n := len(part.FloorRows); n > 0 && f.RatioP95 > 0 {
+			part.FloorRows[n-1].Ratio = f.ratio()
 		}
 	}
 	return part

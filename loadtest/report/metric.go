@@ -7,6 +7,9 @@ type Figure struct {
 	Value float64 `json:"value"`
 	// Unit is ms, s, us, bytes, KiB, 1/s, x (a ratio), or empty for a count.
 	Unit string `json:"unit"`
+	// Low and High are the range within which Value was found; 0 where it has none.
+	Low  float64 `json:"low,omitempty"`
+	High float64 `json:"high,omitempty"`
 	// Better says which way is better: "lower", "higher", or empty.
 	Better Better `json:"better,omitempty"`
 	// Target is the value to reach, absent where there is none or where the run
@@ -83,7 +86,8 @@ var (
 	}
 	FloorRatio = Metric{
 		Name: "floor_ratio", Title: "delivery p95 ÷ floor p95", Unit: "x", Better: Lower, Target: 2, MinConns: 10_000,
-		Definition: "Delivery p95 divided by the p95 of the floor of the same run: the same bytes written plainly to as many loopback sockets, all due events in one write each.",
+		Definition: "Median p95 of the rounds divided by the mean p95 of the floor before and after them: the same bytes written plainly to as many loopback sockets, all due events in one write each, after the same idle time. " +
+			"The range is from the best round ÷ the slower floor to the worst round ÷ the faster one.",
 	}
 	ServerCPU = Metric{
 		Name: "server_cpu_us_per_delivery", Title: "server CPU per delivery", Unit: "us", Better: Lower, Target: 1.5, MinConns: 10_000,
@@ -183,7 +187,10 @@ func definitions() []Definition {
 		{"out_of_order", "Events whose offset or sequence number did not follow the one before on that connection."},
 		{"cross_room", "Events that arrived in a room other than the one they were sent to."},
 		{"cross_database", "Events that arrived in a database other than the one they were sent to."},
-		{"floor", "What the machine can do at best: the same bytes written plainly to as many loopback sockets, all due events in one write(2) each, read by the same readers in the same run, before and after."},
+		{"floor", "What the machine can do at best: the same bytes written plainly to as many loopback sockets, all due events in one write(2) each, read by the same readers in the same run, before and after, with the same idle time before each burst. The run told is the one with the median p95."},
+		{"writer_cpu_us_per_delivery", "User and system time of the floor's writer during its burst divided by deliveries, in microseconds."},
 		{"ratio_p95", "Median p95 of the rounds of a shape divided by the mean p95 of the floor's runs for it: the figure that means the same on every machine."},
+		{"ratio_p95_low", "The lowest p95 of these rounds divided by the highest p95 of the floor's runs."},
+		{"ratio_p95_high", "The highest p95 of these rounds divided by the lowest p95 of the floor's runs."},
 	}
 }

@@ -173,14 +173,19 @@ type Floor struct {
 	Shape
 	Before *FloorRun `json:"before,omitempty"`
 	After  *FloorRun `json:"after,omitempty"`
-	// RatioP95 is Scenario.FloorRatio, filled by Finish.
-	RatioP95 float64 `json:"ratio_p95,omitempty"`
+	// The ratios are those of Scenario.FloorRatio, filled by Finish.
+	RatioP95     float64 `json:"ratio_p95,omitempty"`
+	RatioP95Low  float64 `json:"ratio_p95_low,omitempty"`
+	RatioP95High float64 `json:"ratio_p95_high,omitempty"`
 }
 
 // FloorRun is one measurement of the floor: the median one of its repetitions.
 type FloorRun struct {
 	WallMS  float64 `json:"wall_ms"`
 	Latency Latency `json:"latency"`
+	// CPU of writer and generator per delivery; 0 where unknown.
+	WriterCPU    float64 `json:"writer_cpu_us_per_delivery,omitempty"`
+	GeneratorCPU float64 `json:"generator_cpu_us_per_delivery,omitempty"`
 }
 
 // Series is a quantity over time, or over another one. Series of one scenario

@@ -181,16 +181,23 @@ func TestFloorRatio(t *testing.T) {
 		Floors: []report.Floor{{Shape: shape, Before: &report.FloorRun{Latency: at(10)}, After: &report.FloorRun{Latency: at(30)}}},
 		Rounds: []report.Round{{Shape: shape, Latency: at(60)}, {Shape: shape, Latency: at(500)}, {Shape: shape, Latency: at(20)}, {Shape: report.Shape{Conns: 99}, Latency: at(9)}},
 	}
-	if got := s.FloorRatio(shape); got != 3 {
-		t.Errorf("median 60 ms over mean 20 ms: got %v, want 3", got)
+	want := report.Ratio{Median: 3, Low: 20.0 / 30, High: 50}
+	if got, ok := s.FloorRatio(shape); got != want || !ok {
+		t.Errorf("median 60 ms over mean 20 ms, 20 over 30, 500 over 10: got %v, want %v", got, want)
+	}
+	r := report.New(report.Tool{})
+	r.Scenarios = []report.Scenario{s}
+	r.Finish()
+	if f := r.Scenarios[0].Floors[0]; (report.Ratio{Median: f.RatioP95, Low: f.RatioP95Low, High: f.RatioP95High}) != want {
+		t.Errorf("in the floor: %+v, want %v", f, want)
 	}
 	s.Floors[0].After = nil
-	if got := s.FloorRatio(shape); got != 6 {
+	if got, _ := s.FloorRatio(shape); got.Median != 6 {
 		t.Errorf("with the first floor alone: got %v, want 6", got)
 	}
 	s.Floors[0].Before = &report.FloorRun{}
-	if got := s.FloorRatio(shape); got != 0 {
-		t.Errorf("an unmeasured floor gives %v, want 0", got)
+	if got, ok := s.FloorRatio(shape); ok {
+		t.Errorf("an unmeasured floor gives %v, want none", got)
 	}
 }
 

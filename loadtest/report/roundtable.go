@@ -18,7 +18,7 @@ func (t *textTable) rounds(s *Scenario) {
 	var rows [][]string
 	floor := func(f Floor, run *FloorRun, when string) {
 		if run != nil {
-			rows = append(rows, append(cells("floor "+when, f.Shape, run.Latency.Count, run.Latency, run.WallMS), "", ""))
+			rows = append(rows, append(cells("floor "+when, f.Shape, run.Latency.Count, run.Latency, run.WallMS), cpuCell(run.WriterCPU), ""))
 		}
 	}
 	for _, f := range s.Floors {
@@ -92,12 +92,15 @@ func roundCells(rounds []Round) []string {
 		MaxMS: median(func(r Round) float64 { return r.Latency.MaxMS }),
 	}
 	deliveries := int64(median(func(r Round) float64 { return float64(r.Deliveries) }))
-	cpu := ""
-	if used := median(func(r Round) float64 { return r.ServerCPU }); used > 0 {
-		cpu = formatNumber(used)
-	}
 	row := cells(name, first.Shape, deliveries, latency, median(func(r Round) float64 { return r.WallMS }))
-	return append(row, cpu, formatCount(faults.Total()))
+	return append(row, cpuCell(median(func(r Round) float64 { return r.ServerCPU })), formatCount(faults.Total()))
+}
+
+func cpuCell(us float64) string {
+	if us <= 0 {
+		return ""
+	}
+	return formatNumber(us)
 }
 
 // cells are those that rounds and floors have in common.

@@ -47,9 +47,11 @@ func small() *report.Report {
 	shape := report.Shape{Conns: 10_000, Rooms: 100, Events: 10}
 	floor := report.Floor{
 		Shape:  shape,
-		Before: &report.FloorRun{WallMS: 60, Latency: spread(20*time.Millisecond, 100)},
-		After:  &report.FloorRun{WallMS: 62, Latency: spread(22*time.Millisecond, 100)},
+		Before: &report.FloorRun{WallMS: 60, Latency: spread(20*time.Millisecond, 100), WriterCPU: 0.51, GeneratorCPU: 0.62},
+		After:  &report.FloorRun{WallMS: 62, Latency: spread(22*time.Millisecond, 100), WriterCPU: 0.53, GeneratorCPU: 0.64},
 	}
+	ratio := report.FloorRatio.Of(2.31, 10_000)
+	ratio.Low, ratio.High = 2.09, 2.54
 	s := report.Scenario{
 		Name: "rooms", What: "Connections spread over rooms, ten events to each room at once.", Started: start, Ended: start.Add(time.Minute),
 		Floors: []report.Floor{floor},
@@ -59,7 +61,7 @@ func small() *report.Report {
 		},
 		Figures: []report.Figure{
 			report.DeliveryP95.Of(72.4, 10_000),
-			report.FloorRatio.Of(2.31, 10_000),
+			ratio,
 			report.MemoryPerConn.Of(1.52, 9_999),
 		},
 		Series: []report.Series{{Name: "connections", Unit: "", Points: []report.Point{{T: 0, V: 0}, {T: 1, V: 10_000}}}},

@@ -162,7 +162,7 @@ func (t *textTable) scenario(s *Scenario) {
 	if len(s.Figures) > 0 {
 		rows := [][]string{}
 		for _, f := range s.Figures {
-			rows = append(rows, []string{f.Title, formatValue(f.Value, f.Unit), f.target(), f.standing()})
+			rows = append(rows, []string{f.Title, f.shown(), f.target(), f.standing()})
 		}
 		t.WriteByte('\n')
 		t.grid([]column{{name: "figure", left: true}, {name: "value"}, {name: "target", left: true}, {name: "", left: true}}, rows)

@@ -1,0 +1,119 @@
+package loadtest
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hub/loadtest/report"
+)
+
+// unrun is a stage that has no server and measures nothing.
+func unrun() *stage {
+	r := &runner{options: DefaultOptions(), report: report.New(report.Tool{})}
+	return &stage{r: r, name: "rooms", out: &report.Scenario{Name: "rooms"}, swarm: &swarm{shards: make([]*shard, 1)}}
+}
+
+// TestDoubtFloor: a floor that cannot have been one is told.
+func TestDoubtFloor(t *testing.T) {
+	shape := report.Shape{Conns: 10, Rooms: 1, Events: 1}
+	run := func(p95 float64) *report.FloorRun {
+		return &report.FloorRun{Latency: report.Latency{Count: 1, P95MS: p95}}
+	}
+	const faster, apart = "faster than the floor", "before and"
+	for _, test := range []struct {
+		before, after *report.FloorRun
+		delivery      float64
+		says          []string
+	}{
+		{run(40), run(49), 60, nil},
+		{run(49), run(40), 45, nil},
+		{run(40), run(51), 60, []string{apart}},
+		{run(51), run(40), 60, []string{apart}},
+		{run(40), run(40), 39, []string{faster}},
+		{run(40), run(80), 30, []string{faster, apart}},
+		{run(40), nil, 60, nil},
+		{nil, nil, 60, nil},
+	} {
+		st := unrun()
+		st.out.Floors = []report.Floor{{Shape: shape, Before: test.before, After: test.after}}
+		st.out.Rounds = []report.Round{{Shape: shape, Deliveries: 10, Latency: report.Latency{Count: 10, P95MS: test.delivery}}}
+		st.ratios()
+		problems := st.r.report.Problems
+		if len(problems) != len(test.says) {
+			t.Errorf("%+v: problems %q, want %q", test, problems, test.says)
+			continue
+		}
+		for i, want := range test.says {
+			if !strings.Contains(problems[i], want) || !strings.Contains(problems[i], "the machine was not steady") {
+				t.Errorf("%+v: problem %q, want %q", test, problems[i], want)
+			}
+		}
+		if i := slices.IndexFunc(st.out.Figures, func(f report.Figure) bool { return f.Name == "floor_ratio" }); (i < 0) != (test.before == nil) {
+			t.Errorf("%+v: figures %v", test, st.out.Figures)
+		}
+	}
+}
+
+// TestGeneratorLimited: the generator was the limit when its threads were busy and
+// the server was not, and then the report says so in words.
+func TestGeneratorLimited(t *testing.T) {
+	const wall = 100 * time.Millisecond
+	for name, test := range map[string]struct {
+		own, server float64 // of one core's time
+		wall        time.Duration
+		unknown     bool
+		want        bool
+	}{
+		"busy generator, idle server": {own: 0.95, server: 0.1, wall: wall, want: true},
+		"both busy":                   {own: 0.95, server: 0.95 * math.MaxInt16, wall: wall},
+		"idle generator":              {own: 0.85, server: 0.1, wall: wall},
+		"too short to tell":           {own: 0.95, server: 0.1, wall: judged * time.Millisecond},
+		"server elsewhere":            {own: 0.95, wall: wall, unknown: true},
+	} {
+		st := unrun()
+		part := func(share float64) time.Duration { return time.Duration(share * float64(test.wall)) }
+		before := usage{serverKnown: !test.unknown, ownKnown: true}
+		after := usage{own: part(test.own), server: part(test.server), serverKnown: !test.unknown, ownKnown: true}
+		round := report.Round{N: 3, Deliveries: 1000, WallMS: milliseconds(int64(test.wall))}
+		st.account(&round, before, after)
+		if round.GeneratorLimited != test.want {
+			t.Errorf("%s: limited %v, want %v", name, round.GeneratorLimited, test.want)
+		}
+		told := slices.Contains(st.r.report.Problems, "scenario rooms, round 3: the generator was busy all the time while the server was not; the server may be faster")
+		if told != test.want {
+			t.Errorf("%s: problems %q", name, st.r.report.Problems)
+		}
+		if want := test.own * float64(test.wall.Microseconds()) / 1000; math.Abs(round.GeneratorCPU-want) > 0.001 {
+			t.Errorf("%s: generator CPU %v us per delivery, want %v", name, round.GeneratorCPU, want)
+		}
+	}
+}
+
+// TestRecovered: every subscription that was dropped must have been continued.
+func TestRecovered(t *testing.T) {
+	for _, test := range []struct {
+		dropped, recovered, unrecovered int64
+		early                           string
+		want                            report.Result
+	}{
+		{dropped: 5, recovered: 5, want: report.Passed},
+		{dropped: 5, recovered: 6, want: report.Passed}, // one was dropped again before it was counted
+		{dropped: 5, recovered: 4, want: report.Failed},
+		{dropped: 5, recovered: 0, want: report.Failed},
+		{dropped: 5, recovered: 5, unrecovered: 1, want: report.Failed},
+		{dropped: 5, recovered: 4, early: interrupted, want: report.NotChecked},
+		{dropped: 5, recovered: 4, unrecovered: 1, early: interrupted, want: report.Failed},
+	} {
+		st := unrun()
+		st.given, st.acked, st.asked, st.ready = 1, 1, 1, 1
+		st.dropped, st.early = test.dropped, test.early
+		st.tally = tally{recovered: test.recovered, unrecovered: test.unrecovered}
+		st.checkTraffic()
+		if got := checkOf(t, st.r.report, "every position recovered").Result; got != test.want {
+			t.Errorf("%+v: %s", test, got)
+		}
+	}
+}
