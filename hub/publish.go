@@ -3,7 +3,6 @@ package hub
 import (
 	"encoding/json"
 	"errors"
-	"log/slog"
 
 	"github.com/centrifugal/protocol"
 
@@ -60,24 +59,15 @@ func (l *loop) publish(c *conn, room, id string, data []byte, answer func(store.
 	})
 }
 
-// storeError is what a client is told of an error of the store.
+// storeError is what the publisher of a publication is told of an error of the store.
 func (s *Server) storeError(err error) *protocol.Error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, store.ErrQueueFull):
-		return &protocol.Error{Code: errTooManyRequests.Code, Message: "write queue full", Temporary: true}
-	case errors.Is(err, store.ErrWriteTimeout):
-		return &protocol.Error{Code: errInternal.Code, Message: "write timeout: not applied", Temporary: true}
-	case errors.Is(err, store.ErrRoomLimit):
-		return errLimitExceeded
-	case errors.Is(err, store.ErrIDReused):
+	case errors.Is(err, store.ErrIDReused): // which has no error of the protocol elsewhere
 		return errIDReused
-	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrClosed):
-		return &protocol.Error{Code: errInternal.Code, Message: "database cannot write: not applied", Temporary: true}
 	}
-	s.log.Error("write failed", slog.Any("error", err))
-	return errInternal
+	return s.storeProblem(err).protocolError()
 }
 
 // rpc handles the calls that hub adds to the protocol.
@@ -100,8 +90,7 @@ func (l *loop) rpc(c *conn, id uint32, req *protocol.RPCRequest) {
 		case nil:
 			l.rpcResult(c, id, published{Offset: res.Offset, Epoch: res.Epoch, Replayed: res.Replayed})
 		case errIDReused:
-			l.rpcResult(c, id, problem{Type: "about:blank", Title: "Conflict", Status: 409, Code: "id_reused",
-				Detail: "this id was used in this room for other content"})
+			l.rpcResult(c, id, l.server.storeProblem(store.ErrIDReused))
 		default:
 			l.fail(c, id, e)
 		}
@@ -120,15 +109,6 @@ type published struct {
 	Offset   uint64 `json:"offset,omitempty"`
 	Epoch    string `json:"epoch,omitempty"`
 	Replayed bool   `json:"replayed,omitempty"`
-}
-
-// problem is an RFC 9457 problem document with a stable code.
-type problem struct {
-	Type   string `json:"type"`
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Code   string `json:"code"`
-	Detail string `json:"detail,omitempty"`
 }
 
 // maxOperationID bounds idempotency ids, in bytes.
