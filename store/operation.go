@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,7 +53,11 @@ func (b *batch) emit(e Event) {
 
 // isRefusal tells an operation's own refusal from a failure.
 func isRefusal(err error) bool {
-	return errors.Is(err, ErrIDReused) || errors.Is(err, ErrRoomLimit)
+	if errors.Is(err, ErrIDReused) || errors.Is(err, ErrRoomLimit) || errors.Is(err, ErrTooLarge) {
+		return true
+	}
+	_, ok := errors.AsType[*StepError](err)
+	return ok
 }
 
 // isConstraint tells the only failure that is certain to have undone its own
@@ -82,14 +85,17 @@ func (p *publish) apply(w *writer, b *batch) (Result, error) {
 			return earlier, err
 		}
 	}
-	e := Event{Room: r.name, Epoch: r.epoch, Publication: p.Publication}
-	pub := &e.Publication
-	pub.Offset = result.Offset
+	return result, w.add(b, r, p.Publication)
+}
+
+// add makes pub the next event of r, the last thing that an operation does.
+func (w *writer) add(b *batch, r *room, pub Publication) error {
+	pub.Offset = r.top + 1
 	pub.Time = max(w.now, r.time)
-	retained := w.options.Retention(p.Room).Size > 0
+	retained := w.options.Retention(r.name).Size > 0
 	if retained {
-		if err := w.insertPublication(r, pub); err != nil {
-			return Result{}, err
+		if err := w.insertPublication(r, &pub); err != nil {
+			return err
 		}
 	}
 	r.top, r.time = pub.Offset, pub.Time
@@ -100,37 +106,9 @@ func (p *publish) apply(w *writer, b *batch) (Result, error) {
 		r.oldest = r.top
 	}
 	b.touch(r)
-	b.emit(e)
+	b.emit(Event{Room: r.name, Epoch: r.epoch, Publication: pub})
 	b.published++
-	return result, nil
-}
-
-// claim records result under the id of p, or finds the earlier result that the
-// id stands for. Ids are nearly always new, so it inserts before it looks.
-func (w *writer) claim(r *room, p *publish, result Result) (earlier Result, found bool, err error) {
-	record := []any{r.id, p.Caller, p.ID, p.hash, int64(result.Offset), result.Epoch, w.now}
-	inserted, err := w.execResult(insertID, record...)
-	if err != nil {
-		return Result{}, false, err
-	}
-	if n, err := inserted.RowsAffected(); n == 1 || err != nil {
-		return Result{}, false, err
-	}
-	var (
-		hash         []byte
-		offset, time int64
-		epoch        string
-	)
-	if _, err := w.query(findID, record[:3], &hash, &offset, &epoch, &time); err != nil {
-		return Result{}, false, err
-	}
-	if time <= w.now-w.options.IdempotencyTTL.Milliseconds() {
-		return Result{}, false, w.exec(replaceID, record...)
-	}
-	if !bytes.Equal(hash, p.hash) {
-		return Result{}, true, ErrIDReused
-	}
-	return Result{Offset: uint64(offset), Epoch: epoch, Replayed: true}, true, nil
+	return nil
 }
 
 func (w *writer) insertPublication(r *room, p *Publication) error {

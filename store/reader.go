@@ -43,6 +43,9 @@ const (
 	readRoomRow
 	readForward
 	readBackward
+	readResource
+	readResources
+	readID
 )
 
 var readStatements = [...]string{
@@ -54,6 +57,12 @@ var readStatements = [...]string{
 		WHERE room_id = ? AND offset >= ? AND offset < ? AND time > ? ORDER BY offset LIMIT ?`,
 	readBackward: "SELECT " + columns + ` FROM events
 		WHERE room_id = ? AND offset >= ? AND offset < ? AND time > ? ORDER BY offset DESC LIMIT ?`,
+	readResource: `SELECT version, value FROM rooms JOIN resources ON room_id = rooms.id
+		WHERE name = ? AND key = ? AND value IS NOT NULL`,
+	readResources: `SELECT key, version, value FROM resources
+		WHERE room_id = ? AND key >= ? AND key < ? AND value IS NOT NULL ORDER BY key LIMIT ?`,
+	readID: `SELECT offset, epoch, idempotency.time, result FROM rooms JOIN idempotency ON room_id = rooms.id
+		WHERE name = ? AND caller = ? AND idempotency.id = ?`,
 }
 
 // reader is one query-only connection. It belongs to whoever took it from the pool.

@@ -2,137 +2,36 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 )
 
 // What callers of operations and of reads of resources branch on.
 var (
-	// ErrNotFound: there is no such resource, path or operation.
+	// ErrNotFound: there is no such resource or operation.
 	ErrNotFound = errors.New("store: not found")
-	// ErrTooLarge: the event of the operation, or the snapshot, would be larger
-	// than its bound.
+	// ErrTooLarge: the event of the operation would be larger than its bound.
 	ErrTooLarge = errors.New("store: too large")
 )
 
 // Resource is a versioned JSON value of a room.
 type Resource struct {
 	Key string
-	// Version is 1 at the first change of the key and grows by one with each;
+	// Version is 1 after the first step on the key and grows by one with each;
 	// deletion counts and a later creation goes on from there.
 	Version uint64
 	// Value is JSON without insignificant space, otherwise as it was sent; nil
-	// when the resource is deleted.
+	// when the resource is deleted. It is immutable.
 	Value []byte
-}
-
-// StepOp is what a step does.
-type StepOp uint8
-
-// The steps of DESIGN.md section 7.
-const (
-	StepAdd StepOp = 1 + iota
-	StepCreate
-	StepSet
-	StepMerge
-	StepDelete
-)
-
-// Step is one change of an operation.
-type Step struct {
-	Op  StepOp
-	Key string
-	// Value is what StepCreate and StepSet store and StepMerge merges (RFC 7396).
-	Value []byte
-	// IfVersion, unless nil, is the version that the resource must have; 0 = it
-	// must not exist.
-	IfVersion *uint64
-	// Path (RFC 6901; "" is the whole value), By, Min and Max belong to StepAdd: the
-	// integer there plus By, within Min and Max.
-	Path     string
-	By       int64
-	Min, Max *int64
-}
-
-// Operation asks for an atomic change of a room's resources.
-type Operation struct {
-	Room string
-	// Caller and ID identify the operation; ID is not empty.
-	Caller, ID string
-	// Digest stands for what was asked: the same id with another one is refused.
-	Digest [32]byte
-	Steps  []Step
-	// Publisher is the origin of the event (User, Client, ConnInfo, ChanInfo); its
-	// Data, unless empty, is the "data" member of the event.
-	Publisher Publication
-	// MaxEvent bounds the event's data, in bytes; 0 = no bound.
-	MaxEvent int
-}
-
-// ConflictReason says why a step was refused.
-type ConflictReason uint8
-
-// The reasons.
-const (
-	// VersionConflict: the resource does not have the version of IfVersion.
-	VersionConflict ConflictReason = 1 + iota
-	// Exists: StepCreate met a resource.
-	Exists
-	// Missing: StepAdd, StepMerge or StepDelete met no resource, or StepAdd no
-	// value at its path.
-	Missing
-	// OutOfRange: the sum would leave Min, Max or the exact integers ±(2^53-1).
-	OutOfRange
-	// NotInteger: what StepAdd met is not an integer in ±(2^53-1).
-	NotInteger
-)
-
-// StepError is the refusal of an operation: nothing of it was applied.
-type StepError struct {
-	Reason ConflictReason
-	Step   int // index of the step
-	// Current is the resource as it stands in the room, before the operation; its
-	// Value is nil when it does not exist.
-	Current Resource
-	Detail  string
-}
-
-func (e *StepError) Error() string {
-	return fmt.Sprintf("store: step %d on %q: %s", e.Step, e.Current.Key, e.Detail)
-}
-
-// OperationResult is the outcome of an operation.
-type OperationResult struct {
-	Result
-	// Resources holds each changed resource once, in the order of the first step on
-	// it, as the operation left it.
-	Resources []Resource
-}
-
-// Operate queues o and never blocks; done is called as by [DB.Publish]. The event
-// is a publication in the room, with the next offset, in the same commit as the
-// changes and the record of the id.
-func (db *DB) Operate(o Operation, done func(OperationResult, error)) {
-	done(OperationResult{}, ErrUnavailable)
-}
-
-// FindOperation returns the result that an id of a caller stands for, or
-// [ErrNotFound]. Ids of publications are found too; they have no resources.
-func (db *DB) FindOperation(ctx context.Context, room, caller, id string) (OperationResult, error) {
-	return OperationResult{}, ErrUnavailable
-}
-
-// Resource returns one resource, or [ErrNotFound].
-func (db *DB) Resource(ctx context.Context, room, key string) (Resource, error) {
-	return Resource{}, ErrUnavailable
 }
 
 // ResourceQuery is a question about a room's resources.
 type ResourceQuery struct {
 	Prefix string // of the keys
-	After  string // the page begins behind this key
-	// Limit bounds the resources, MaxBytes what they carry, at least one excepted;
-	// 0 = no bound.
+	After  string // the page begins behind this key; "" = at the first
+	// Limit bounds the resources, MaxBytes their keys and values, at least one
+	// resource excepted; 0 = no bound.
 	Limit, MaxBytes int
 }
 
@@ -144,7 +43,129 @@ type ResourcePage struct {
 	More      bool // there are resources behind the last one
 }
 
-// Resources returns a page. A room without any has an empty one.
+// Resource returns one resource, or [ErrNotFound].
+func (db *DB) Resource(ctx context.Context, room, key string) (Resource, error) {
+	res := Resource{Key: key}
+	found := false
+	err := db.readers.do(ctx, func(r *reader) (err error) {
+		var version int64
+		found, err = r.row(ctx, readResource, []any{room, key}, &version, &res.Value)
+		res.Version = uint64(version)
+		return err
+	})
+	switch {
+	case err != nil:
+		return Resource{}, err
+	case !found:
+		return Resource{}, ErrNotFound
+	}
+	return res, nil
+}
+
+// Resources returns a page. A room without any has an empty one. Without bounds,
+// or with MaxBytes alone, it is a snapshot: all of the room's resources, unless
+// More says that they did not fit.
 func (db *DB) Resources(ctx context.Context, room string, q ResourceQuery) (ResourcePage, error) {
-	return ResourcePage{}, ErrUnavailable
+	var page ResourcePage
+	err := db.readers.do(ctx, func(r *reader) error {
+		row, ok, err := r.room(ctx, room)
+		if err != nil {
+			return err
+		}
+		page = ResourcePage{Top: Position{Offset: row.top, Epoch: roomEpoch(db.epoch, row.incarnation)}}
+		if !ok {
+			return nil
+		}
+		return r.resources(ctx, row.id, q, &page)
+	})
+	if err != nil {
+		return ResourcePage{}, err
+	}
+	return page, nil
+}
+
+func (r *reader) resources(ctx context.Context, room int64, q ResourceQuery, page *ResourcePage) (err error) {
+	low, end := keyRange(q.Prefix, q.After)
+	limit := -1
+	if q.Limit > 0 {
+		limit = q.Limit + 1 // one more tells that there is more
+	}
+	rows, err := r.link.stmts[readResources].QueryContext(ctx, room, low, end, limit)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for bytes := 0; rows.Next(); {
+		var res Resource
+		var version int64
+		if err := rows.Scan(&res.Key, &version, &res.Value); err != nil {
+			return err
+		}
+		res.Version = uint64(version)
+		bytes += len(res.Key) + len(res.Value)
+		n := len(page.Resources)
+		if q.Limit > 0 && n == q.Limit || q.MaxBytes > 0 && bytes > q.MaxBytes && n > 0 {
+			page.More = true
+			return nil
+		}
+		page.Resources = append(page.Resources, res)
+	}
+	return rows.Err()
+}
+
+// keyRange returns the range of the keys with a prefix that come after one: from
+// low up to end, which is not part of it. Keys are compared as bytes, so end need
+// not be UTF-8.
+func keyRange(prefix, after string) (low string, end any) {
+	low = prefix
+	if after != "" {
+		low = max(prefix, after+"\x00") // the next key that there could be
+	}
+	for i := len(prefix) - 1; i >= 0; i-- {
+		if prefix[i] < 0xff {
+			return low, prefix[:i] + string([]byte{prefix[i] + 1})
+		}
+	}
+	return low, []byte{0} // any text is less than any blob (sqlite.org/datatype3.html, section 4.1)
+}
+
+// FindOperation returns the result that an id of a caller stands for, Replayed, or
+// [ErrNotFound]. Ids of publications are found too; they have no resources.
+func (db *DB) FindOperation(ctx context.Context, room, caller, id string) (OperationResult, error) {
+	var (
+		result       OperationResult
+		offset, time int64
+		changes      []byte
+		found        bool
+	)
+	err := db.readers.do(ctx, func(r *reader) (err error) {
+		found, err = r.row(ctx, readID, []any{room, caller, id}, &offset, &result.Epoch, &time, &changes)
+		return err
+	})
+	switch {
+	case err != nil:
+		return OperationResult{}, err
+	case !found || db.options.forgotten(time, db.options.Now().UnixMilli()):
+		return OperationResult{}, ErrNotFound
+	}
+	result.Offset, result.Replayed = uint64(offset), true
+	if changes != nil {
+		result.Resources, err = decodeChanges(changes)
+	}
+	if err != nil {
+		return OperationResult{}, err
+	}
+	return result, nil
+}
+
+// row scans one row into dest and reports whether there was one.
+func (r *reader) row(ctx context.Context, statement int, args []any, dest ...any) (bool, error) {
+	err := r.link.stmts[statement].QueryRowContext(ctx, args...).Scan(dest...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read: %w", err)
+	}
+	return true, nil
 }

@@ -66,6 +66,19 @@ var migrations = []string{
 		PRIMARY KEY (room_id, caller, id)
 	) STRICT, WITHOUT ROWID;
 	CREATE INDEX idempotency_time ON idempotency (time);`,
+
+	// A deleted resource keeps its row, with value NULL, so that a version never
+	// comes twice. Keys compare byte for byte. result is what an operation
+	// changed, NULL for a publication.
+	`CREATE TABLE resources (
+		room_id INTEGER NOT NULL REFERENCES rooms(id),
+		key     TEXT    NOT NULL,
+		version INTEGER NOT NULL,
+		value   BLOB,
+		PRIMARY KEY (room_id, key)
+	) STRICT, WITHOUT ROWID;
+
+	ALTER TABLE idempotency ADD COLUMN result BLOB;`,
 }
 
 // prepare makes the file of o ready for its writer and readers: it exists, is

@@ -34,6 +34,8 @@ const (
 	findID
 	replaceID
 	expireIDs
+	findResource
+	putResource
 	expiredEvents
 	nextRooms
 	touch
@@ -57,11 +59,15 @@ var statements = [...]struct{ stage, query string }{
 	insertID: {"insert id",
 		"INSERT INTO idempotency (room_id, caller, id, hash, offset, epoch, time) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"},
 	findID: {"find id",
-		"SELECT hash, offset, epoch, time FROM idempotency WHERE room_id = ? AND caller = ? AND id = ?"},
+		"SELECT hash, offset, epoch, time, result FROM idempotency WHERE room_id = ? AND caller = ? AND id = ?"},
 	replaceID: {"replace id",
-		"REPLACE INTO idempotency (room_id, caller, id, hash, offset, epoch, time) VALUES (?, ?, ?, ?, ?, ?, ?)"},
+		"REPLACE INTO idempotency (room_id, caller, id, hash, offset, epoch, time, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"},
 	expireIDs: {"expire ids",
 		"DELETE FROM idempotency WHERE (room_id, caller, id) IN (SELECT room_id, caller, id FROM idempotency WHERE time <= ? ORDER BY time LIMIT ?)"},
+	findResource: {"resource",
+		"SELECT version, value FROM resources WHERE room_id = ? AND key = ?"},
+	putResource: {"put resource",
+		"REPLACE INTO resources (room_id, key, version, value) VALUES (?, ?, ?, ?)"},
 	expiredEvents: {"expired",
 		"SELECT count(*) FROM events WHERE room_id = ? AND offset >= ? AND offset < ? AND time <= ?"},
 	nextRooms: {"sweep", "SELECT id, name, top, first FROM rooms WHERE id > ? ORDER BY id LIMIT ?"},
