@@ -1,5 +1,10 @@
 package ratelimit
 
+// slack, in tokens, is what rounding may cost before a token that is due counts
+// as missing. A bucket is exact to it however long it lives, since it is never
+// forgiven: it stays in what is spent.
+const slack = 1e-6
+
 // Bucket is the token bucket of one connection's messages. The zero value is
 // full. It belongs to one goroutine.
 //
@@ -25,13 +30,18 @@ func (b *Bucket) Allow(perSecond float64, burst int, now int64) bool {
 	if !(perSecond > 0) {
 		return false
 	}
-	if elapsed := now - b.last; elapsed > 0 && b.spent > 0 {
-		b.spent = max(0, b.spent-float64(elapsed)*1e-9*perSecond)
-	}
-	b.last = now
-	if b.spent+1 > float64(burst) {
+	b.refill(perSecond, now)
+	if b.spent+1 > float64(burst)+slack {
 		return false
 	}
 	b.spent++
 	return true
+}
+
+// refill gives back what has come in since last.
+func (b *Bucket) refill(perSecond float64, now int64) {
+	if elapsed := now - b.last; elapsed > 0 && b.spent > 0 {
+		b.spent = max(0, b.spent-float64(elapsed)*1e-9*perSecond)
+	}
+	b.last = now
 }

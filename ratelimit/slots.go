@@ -1,6 +1,7 @@
 // Package ratelimit holds the limits of DESIGN.md section 9: caps on live
-// connections ([Slots]), the message limit of a connection ([Bucket]) and the
-// client address by which limits count ([ClientAddr], [AddrKey]).
+// connections ([Slots]), the message limit of a connection ([Bucket]), request
+// limits by address and database ([Gate]) and the client address by which
+// limits count ([ClientAddr], [AddrKey]).
 //
 // Everywhere 0 means "off".
 package ratelimit
