@@ -412,7 +412,7 @@ func (c *conn) publication(room []byte, p *publication, at int64) {
 	}
 	sh.t.got++
 	sh.t.last = at
-	sh.record(at - e.due)
+	sh.record(at, e.due)
 }
 
 // lost counts the events that the connection should have and has not, and returns

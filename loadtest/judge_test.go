@@ -92,6 +92,60 @@ func TestGeneratorLimited(t *testing.T) {
 	}
 }
 
+// TestSustained: a rate is held when what was due last came as soon as the rest.
+func TestSustained(t *testing.T) {
+	const d = 5 * time.Second
+	for name, test := range map[string]struct {
+		p95, end, wall float64 // ms
+		held           bool
+	}{
+		"even":                 {p95: 60, end: 62, wall: 5055, held: true},
+		"high and even":        {p95: 300, end: 600, wall: 5600, held: true},
+		"low":                  {p95: 60, end: 150, wall: 5150, held: true},
+		"a backlog that grows": {p95: 80, end: 161, wall: 5170},
+		"a long one":           {p95: 700, end: 1500, wall: 6500},
+	} {
+		st := unrun()
+		round := &report.Round{Shape: report.Shape{Conns: 10_000, Rooms: 1, Events: 500}, Deliveries: 5_000_000, WallMS: test.wall,
+			Latency: report.Latency{Count: 1, P95MS: test.p95}}
+		st.sustained(round, test.end, d)
+		rate := st.out.Figures[0]
+		if reached, judged := rate.Reached(); !judged || reached != test.held {
+			t.Errorf("%s: %v/s, reached %v, want %v", name, rate.Value, reached, test.held)
+		}
+		if told := strings.Contains(rate.Title, "not held"); told == test.held || len(st.r.report.Problems) > 0 == test.held {
+			t.Errorf("%s: %q, problems %q", name, rate.Title, st.r.report.Problems)
+		}
+		if got := st.out.Figures[2]; got.Name != "sustained_end_p95_ms" || got.Value != test.end {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// TestEnding: the end of a stream is what was due there, whenever it came.
+func TestEnding(t *testing.T) {
+	s := &swarm{}
+	sh := newShard(s)
+	s.shards = []*shard{sh}
+	sh.record(9e9, 1) // nobody asked yet
+	s.reset()
+	s.watchEnd(4e9)
+	sh.record(6e9, 4e9-1)
+	sh.record(5e9, 4e9)
+	sh.record(9e9, 6e9)
+	if h := s.ending(); h.TotalCount() != 2 || h.Max() < 2_990_000 || h.Min() < 990_000 {
+		t.Errorf("%d events, %d to %d us; want 2 of 1 and 3 s", h.TotalCount(), h.Min(), h.Max())
+	}
+	if n := s.latency().TotalCount(); n != 3 {
+		t.Errorf("%d events altogether, want 3", n)
+	}
+	s.reset()
+	sh.record(9e9, 6e9)
+	if n := s.ending().TotalCount(); n != 0 {
+		t.Errorf("%d events after a reset, want 0", n)
+	}
+}
+
 // TestRecovered: every subscription that was dropped must have been continued.
 func TestRecovered(t *testing.T) {
 	for _, test := range []struct {

@@ -47,7 +47,9 @@ func (st *stage) soak(ctx context.Context) error {
 	st.account(&round, before, after)
 	st.out.Rounds = append(st.out.Rounds, round)
 	st.deliveryFigures(round.Shape, "", "")
-	st.figure(report.SustainedRate.Of(float64(c.got)/(round.WallMS/1000), 0), 0)
+	metric := report.SustainedRate
+	metric.Title, metric.Definition = "deliveries", "Events received, all connections together, divided by the time from when the first was due until the last one arrived."
+	st.figure(metric.Of(float64(c.got)/(round.WallMS/1000), 0), 0)
 	st.flatness()
 	return st.allReady()
 }

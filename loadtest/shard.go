@@ -3,6 +3,7 @@ package loadtest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,8 @@ type shard struct {
 	closing  bool
 	t        tally
 	latency  *hdrhistogram.Histogram // of events, in microseconds
+	ending   *hdrhistogram.Histogram // of those that were due at endFrom or later
+	endFrom  int64                   // on the swarm's clock
 	resumed  *hdrhistogram.Histogram // of reconnects, in microseconds
 	reasons  map[string]int          // why connections ended or failed
 	examples []string                // the first faults
@@ -93,13 +96,17 @@ const (
 func newShard(s *swarm) *shard {
 	return &shard{
 		swarm: s, reasons: make(map[string]int),
-		latency: hdrhistogram.New(1, slowest, 3), resumed: hdrhistogram.New(1, slowest, 3),
+		latency: hdrhistogram.New(1, slowest, 3), ending: hdrhistogram.New(1, slowest, 3), endFrom: math.MaxInt64, resumed: hdrhistogram.New(1, slowest, 3),
 	}
 }
 
-// record notes a latency in nanoseconds.
-func (sh *shard) record(d int64) {
-	_ = sh.latency.RecordValue(max(1, min(d/1000, slowest)))
+// record notes that an event came at a time, and when it was due.
+func (sh *shard) record(at, due int64) {
+	us := max(1, min((at-due)/1000, slowest))
+	_ = sh.latency.RecordValue(us)
+	if due >= sh.endFrom {
+		_ = sh.ending.RecordValue(us)
+	}
 }
 
 // fault counts one, and keeps the first ones in words.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -213,6 +214,8 @@ func (s *swarm) each(f func(sh *shard)) {
 func (s *swarm) reset() {
 	s.each(func(sh *shard) {
 		sh.latency.Reset()
+		sh.ending.Reset()
+		sh.endFrom = math.MaxInt64
 		sh.resumed.Reset()
 		sh.t.got, sh.t.acks, sh.t.refused, sh.t.bytes, sh.t.last = 0, 0, 0, 0, 0
 	})
@@ -222,6 +225,16 @@ func (s *swarm) reset() {
 func (s *swarm) latency() *hdrhistogram.Histogram {
 	h := hdrhistogram.New(1, slowest, 3)
 	s.each(func(sh *shard) { h.Merge(sh.latency) })
+	return h
+}
+
+// watchEnd makes ending hold the events that are due from then on.
+func (s *swarm) watchEnd(from int64) { s.each(func(sh *shard) { sh.endFrom = from }) }
+
+// ending is the part of latency that watchEnd asked for since the last reset.
+func (s *swarm) ending() *hdrhistogram.Histogram {
+	h := hdrhistogram.New(1, slowest, 3)
+	s.each(func(sh *shard) { h.Merge(sh.ending) })
 	return h
 }
 
