@@ -89,8 +89,14 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// unescape is RFC 6901 section 4: in one pass, so that "~01" is "~1" and not "/".
-var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+// unescaped returns the name that a token stands for (RFC 6901 section 4; "~01" is
+// "~1" and not "/").
+func unescaped(token string) string {
+	if strings.IndexByte(token, '~') < 0 {
+		return token
+	}
+	return strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+}
 
 // find moves to the value at path, which is a JSON pointer, or returns false.
 func (c *cursor) find(path string) bool {
@@ -102,7 +108,7 @@ func (c *cursor) find(path string) bool {
 		}
 		switch c.peek() {
 		case '{':
-			if !c.findMember(unescape.Replace(token)) {
+			if !c.findMember(unescaped(token)) {
 				return false
 			}
 		case '[':
