@@ -58,6 +58,19 @@ func BenchmarkGrants(b *testing.B) {
 	}
 }
 
+func BenchmarkAllowStep(b *testing.B) {
+	g := auth.Grants{
+		{Rooms: []string{"news", "chat:*"}, Wildcard: true, Allow: auth.Subscribe},
+		{Rooms: []string{"game:*"}, Wildcard: true, Allow: auth.Operate, Steps: []string{"add", "set"}, Keys: []string{"stock", "players/{user}/*"}},
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if !g.AllowStep("game:1", "set", "players/u1/hp", "u1") {
+			b.Fatal("not allowed")
+		}
+	}
+}
+
 // BenchmarkExpired is a part of the revalidation of each live connection.
 func BenchmarkExpired(b *testing.B) {
 	v := newVerifier(b, nil)

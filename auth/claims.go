@@ -3,6 +3,7 @@ package auth
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -171,6 +172,7 @@ func (v *Verifier) open(token string) (*payload, *key, error) {
 	if _, err := pick(raw, claimNames, p[:]); err != nil {
 		return nil, nil, invalid("claims: it %w", err)
 	}
+	dropNull(p[:])
 	for i := claimExpireAt; i < claimCount; i++ {
 		if p[i] != nil {
 			return nil, nil, invalid("%s is not supported", claimNames[i])
@@ -297,18 +299,10 @@ func list(value []byte, claim string, single bool) ([]string, error) {
 		}
 		return []string{s}, nil
 	}
-	var all []string
-	err := elements(value, func(element []byte) error {
-		s, err := text(element)
-		if err != nil {
-			return errors.New("has an element that is not a string")
-		}
-		if s == "" {
-			return errors.New("has an empty element")
-		}
-		all = append(all, s)
-		return nil
-	})
+	all, err := texts(value)
+	if err == nil && slices.Contains(all, "") {
+		err = errors.New("has an empty element")
+	}
 	if err != nil {
 		return nil, invalid("%s %w", claim, err)
 	}

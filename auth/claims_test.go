@@ -27,7 +27,7 @@ func TestConnectionClaims(t *testing.T) {
 		Databases: []string{"default", "shop"},
 		Grants: auth.Grants{
 			{Rooms: []string{"chat:*"}, Wildcard: true, Allow: auth.Subscribe | auth.Publish | auth.Operate | auth.History | auth.Presence},
-			{Rooms: []string{"news"}, Allow: auth.Subscribe, Keys: json.RawMessage(`["a/*"]`), Steps: json.RawMessage(`["add"]`)},
+			{Rooms: []string{"news"}, Allow: auth.Subscribe | auth.Operate, Steps: []string{"add", "merge"}, Keys: []string{"stock", "players/{user}/*"}},
 		},
 	}
 	got, err := v.Connection(mint(t, want), now)

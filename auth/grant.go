@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -42,9 +43,18 @@ type Grant struct {
 	Wildcard bool
 	// Allow is what may be done there.
 	Allow Action
-	// Steps and Keys narrow Operate (DESIGN.md section 7). They are kept as they
-	// came and not understood yet, so a grant that has one never allows Operate.
-	Steps, Keys json.RawMessage
+	// Steps, where not nil, are all that Operate may do: words among add, create,
+	// set, merge and delete.
+	Steps []string
+	// Keys, where not nil, are all the resources that Operate may change: keys
+	// and patterns, whatever Wildcard says. A "*" at the end stands for any rest,
+	// "{user}" for the token's sub; no other brace may be there.
+	//
+	// What one user may change by a pattern with {user} and a "*" is no other's:
+	// a "/" must stand between them ("players/{user}/*"), and a sub that contains
+	// "/" or "*" matches no pattern with {user}. Otherwise x would own what
+	// belongs to xy or to x/y.
+	Keys []string
 }
 
 // Grants are the grants of one token.
@@ -66,9 +76,9 @@ func (g Grants) Allow(room string, a Action) bool {
 	return false
 }
 
-// effective is what g allows for sure: a narrowed operate is not understood.
+// effective is what g allows without conditions.
 func (g *Grant) effective() Action {
-	if g.Steps != nil || g.Keys != nil {
+	if g.narrowed() {
 		return g.Allow &^ Operate
 	}
 	return g.Allow
@@ -110,16 +120,17 @@ func (g *Grant) Check() error {
 			return fmt.Errorf("%.80q could match several namespaces: write the namespace and its colon before the *", p)
 		}
 	}
-	return nil
+	return g.checkNarrowing()
 }
 
-// grantJSON is how a token writes a grant.
+// grantJSON is how a token writes a grant. Steps and keys are left out when nil
+// only: leaving out an empty list would allow everything.
 type grantJSON struct {
-	Channels []string        `json:"channels"`
-	Match    string          `json:"match,omitempty"`
-	Allow    []string        `json:"allow"`
-	Steps    json.RawMessage `json:"steps,omitempty"`
-	Keys     json.RawMessage `json:"keys,omitempty"`
+	Channels []string `json:"channels"`
+	Match    string   `json:"match,omitempty"`
+	Allow    []string `json:"allow"`
+	Steps    []string `json:"steps,omitzero"`
+	Keys     []string `json:"keys,omitzero"`
 }
 
 // MarshalJSON writes g as an element of a caps claim.
@@ -156,7 +167,8 @@ func parseGrants(caps []byte) (Grants, error) {
 var grantNames = []string{"channels", "match", "allow", "steps", "keys"}
 
 // parseGrant reads one grant. A member that it does not know is refused, since
-// it might narrow the grant.
+// it might narrow the grant; so is null for steps or keys, which might be
+// somebody's empty list.
 func parseGrant(value []byte) (g Grant, err error) {
 	var v [5][]byte
 	other, err := pick(value, grantNames, v[:])
@@ -166,15 +178,9 @@ func parseGrant(value []byte) (g Grant, err error) {
 	if other != "" {
 		return g, fmt.Errorf("%.80q is not supported", other)
 	}
-	if v[0] != nil {
-		err = elements(v[0], func(element []byte) error {
-			room, err := text(element)
-			g.Rooms = append(g.Rooms, room)
-			return err
-		})
-		if err != nil {
-			return g, fmt.Errorf("channels or an element of it %w", err)
-		}
+	dropNull(v[:3])
+	if g.Rooms, err = texts(v[0]); err != nil {
+		return g, fmt.Errorf("channels %w", err)
 	}
 	if v[1] != nil {
 		match, err := text(v[1])
@@ -183,31 +189,26 @@ func parseGrant(value []byte) (g Grant, err error) {
 		}
 		g.Wildcard = match == "wildcard"
 	}
-	if v[2] != nil {
-		if g.Allow, err = parseAllow(v[2]); err != nil {
-			return g, err
-		}
+	if g.Allow, err = parseAllow(v[2]); err != nil {
+		return g, fmt.Errorf("allow %w", err)
 	}
-	g.Steps, g.Keys = own(v[3]), own(v[4])
+	if g.Steps, err = texts(v[3]); err != nil {
+		return g, fmt.Errorf("steps %w", err)
+	}
+	if g.Keys, err = texts(v[4]); err != nil {
+		return g, fmt.Errorf("keys %w", err)
+	}
 	return g, g.Check()
 }
 
 func parseAllow(value []byte) (a Action, err error) {
-	err = elements(value, func(element []byte) error {
-		word, err := text(element)
-		if err != nil {
-			return fmt.Errorf("has an element that %w", err)
+	words, err := texts(value)
+	for _, word := range words {
+		i := slices.Index(actionWords, word)
+		if i < 0 {
+			return 0, fmt.Errorf("has the unknown word %.80q; it may have %s", word, strings.Join(actionWords, ", "))
 		}
-		for i, w := range actionWords {
-			if w == word {
-				a |= 1 << i
-				return nil
-			}
-		}
-		return fmt.Errorf("has the unknown word %.80q; it may have %s", word, strings.Join(actionWords, ", "))
-	})
-	if err != nil {
-		return 0, fmt.Errorf("allow %w", err)
+		a |= 1 << i
 	}
-	return a, nil
+	return a, err
 }

@@ -14,9 +14,9 @@ import (
 const maxTime = 253402300799
 
 // pick stores the values of the members called names in values, in that order;
-// null counts as absent and stays nil. object must be valid JSON (json.Valid).
-// The values are parts of object. It returns the first member that is not
-// among names ("" if there is none).
+// what is absent stays nil. object must be valid JSON (json.Valid). The values
+// are parts of object. It returns the first member that is not among names (""
+// if there is none).
 //
 // Unlike encoding/json it compares names exactly and refuses a member of names
 // that is there twice (RFC 7519 section 4 allows both; the last one wins there).
@@ -49,12 +49,19 @@ func pick(object []byte, names []string, values [][]byte) (other string, err err
 			return "", errors.New("has " + names[i] + " twice")
 		default:
 			seen |= 1 << i
-			if value[0] != 'n' {
-				values[i] = value
-			}
+			values[i] = value
 		}
 	}
 	return other, nil
+}
+
+// dropNull makes null count as absent.
+func dropNull(values [][]byte) {
+	for i, v := range values {
+		if v != nil && v[0] == 'n' {
+			values[i] = nil
+		}
+	}
 }
 
 // elements calls f with each element of a JSON array, which must be valid.
@@ -146,6 +153,23 @@ func text(value []byte) (string, error) {
 		return "", errors.New("is not a string")
 	}
 	return s, nil
+}
+
+// texts returns the strings of an array: nil when value is, else never nil.
+func texts(value []byte) ([]string, error) {
+	if value == nil {
+		return nil, nil
+	}
+	all := []string{}
+	err := elements(value, func(element []byte) error {
+		s, err := text(element)
+		if err != nil {
+			return errors.New("has an element that is not a string")
+		}
+		all = append(all, s)
+		return nil
+	})
+	return all, err
 }
 
 // seconds returns a NumericDate (RFC 7519 section 2) in whole Unix seconds; a

@@ -35,6 +35,7 @@ func parseHeader(raw []byte) (h header, err error) {
 	if _, err = pick(raw, headerNames, values[:]); err != nil {
 		return h, invalid("header %w", err)
 	}
+	dropNull(values[:])
 	if values[2] != nil {
 		return h, invalid("crit names an extension that is not supported")
 	}
