@@ -23,10 +23,10 @@ func (s *Server) adminRoutes() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !ownHost(r.Host, s.opts.Admin.Listen):
-			writeProblem(w, refuse(http.StatusForbidden, "host", "the Host header names another server", 0))
+			writeProblem(w, newProblem("host", "the Host header names another server"))
 		case !auth.KeyEqual(s.opts.Admin.Key, bearer(r)):
 			w.Header().Set("WWW-Authenticate", `Bearer realm="hub admin"`)
-			writeProblem(w, refuse(http.StatusUnauthorized, "unauthorized", "send Authorization: Bearer with the admin key", 0))
+			writeProblem(w, newProblem("unauthorized", "send Authorization: Bearer with the admin key"))
 		default:
 			mux.ServeHTTP(w, r)
 		}

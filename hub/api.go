@@ -2,8 +2,6 @@ package hub
 
 import (
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"strings"
 
@@ -47,7 +45,7 @@ var apiMethods = map[string]struct {
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if !auth.KeyEqual(s.opts.API.Key, apiKey(r)) {
 		w.Header().Set("WWW-Authenticate", `apikey realm="hub"`)
-		writeProblem(w, refuse(http.StatusUnauthorized, "unauthorized", "send X-API-Key, or Authorization: apikey, with the API key", 0))
+		writeProblem(w, newProblem("unauthorized", "send X-API-Key, or Authorization: apikey, with the API key"))
 		return
 	}
 	name := r.PathValue("db")
@@ -56,17 +54,12 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 	db := s.databases[name]
 	if db == nil {
-		writeProblem(w, refuse(http.StatusNotFound, "unknown_database", "there is no such database", 0))
+		writeProblem(w, newProblem("unknown_database", "there is no such database"))
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAPIBody))
-	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			writeProblem(w, refuse(http.StatusRequestEntityTooLarge, "too_large", "a request is at most 16 MiB", 0))
-			return
-		}
-		writeProblem(w, refuse(http.StatusBadRequest, "body", "the body cannot be read", 0))
+	body, p := readBody(w, r, maxAPIBody)
+	if p != nil {
+		writeProblem(w, p)
 		return
 	}
 	method := r.PathValue("method")
@@ -81,7 +74,7 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 	m, ok := apiMethods[method]
 	if !ok {
-		writeProblem(w, refuse(http.StatusNotFound, "unknown_method", "there is no such method of the server API", 0))
+		writeProblem(w, newProblem("unknown_method", "there is no such method of the server API"))
 		return
 	}
 	result, e := m.call(db, body)()

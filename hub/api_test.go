@@ -382,7 +382,7 @@ func TestReadiness(t *testing.T) {
 	s := startServer(t, o, nil)
 	ask := func() (int, string) {
 		w := httptest.NewRecorder()
-		s.routes().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		s.clientHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 		return w.Code, w.Body.String()
 	}
 	if status, body := ask(); status != http.StatusOK {
@@ -400,7 +400,7 @@ func TestReadiness(t *testing.T) {
 		t.Errorf("status %d %s with a database that cannot write, want 503", status, body)
 	}
 	w := httptest.NewRecorder()
-	s.routes().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+	s.clientHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 	if w.Code != http.StatusOK {
 		t.Errorf("healthz: status %d, want 200", w.Code)
 	}

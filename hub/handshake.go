@@ -117,42 +117,45 @@ func (s *Server) socketDatabase(path string) *database {
 // the caller's.
 func (s *Server) admit(r *http.Request, remote netip.Addr) (*admission, *wire.HandshakeError) {
 	if s.draining.Load() {
-		return nil, refuse(http.StatusServiceUnavailable, "draining", "the server is stopping", 1*time.Second)
+		return nil, refuse(newProblem("draining", "the server is stopping"))
 	}
-	if e := s.guardDevelopment(r); e != nil {
-		return nil, e
+	if p := s.guardDevelopment(r); p != nil {
+		return nil, refuse(p)
 	}
 	db := s.socketDatabase(r.URL.Path)
 	if db == nil {
-		return nil, refuse(http.StatusNotFound, "unknown_database", "there is no such database", 0)
+		return nil, refuse(newProblem("unknown_database", "there is no such database"))
 	}
 	enc, refusal := wire.CheckUpgrade(r)
 	if refusal != nil {
 		return nil, refusal
 	}
-	if origin := r.Header.Values("Origin"); len(origin) > 0 {
-		if len(origin) > 1 || !s.origins.Allow(origin[0], r.Host, s.opts.Server.TLSCert != "") {
-			return nil, refuse(http.StatusForbidden, "origin", "pages of this origin may not connect: see server.origins", 0)
-		}
+	if !s.originAllowed(r) {
+		return nil, refuse(newProblem("origin", "pages of this origin may not connect: see server.origins"))
 	}
-	addr := ratelimit.ClientAddr(remote, r.Header.Values("X-Forwarded-For"), s.proxies)
+	addr := ratelimit.ClientAddr(remote, r.Header["X-Forwarded-For"], s.proxies)
+	if p := s.pass(classHandshake, db, addr); p != nil {
+		return nil, refuse(p)
+	}
 	slot, err := s.slots.Acquire(db.name, addr)
 	if err != nil {
-		var limit *ratelimit.LimitError
-		if errors.As(err, &limit) && limit.Scope == "ip" {
-			return nil, refuse(http.StatusTooManyRequests, "connections_ip", "too many connections from this address", time.Second)
-		}
-		return nil, refuse(http.StatusServiceUnavailable, "connections", "too many connections", time.Second)
+		return nil, refuse(s.noSlot(err))
 	}
 	return &admission{db: db, enc: enc, slot: slot, token: bearer(r)}, nil
 }
 
-func refuse(status int, code, reason string, retry time.Duration) *wire.HandshakeError {
-	e := &wire.HandshakeError{Status: status, Code: code, Reason: reason}
-	if retry > 0 {
-		e.Header = http.Header{"Retry-After": {retryAfter(retry)}}
+// noSlot tells which cap of connections is reached.
+func (s *Server) noSlot(err error) *problem {
+	scope := "server"
+	var limit *ratelimit.LimitError
+	if errors.As(err, &limit) {
+		scope = limit.Scope
 	}
-	return e
+	s.metrics.limited.WithLabelValues("connections", scope).Inc()
+	if scope == "ip" {
+		return newProblem("connections_ip", "too many connections from this address")
+	}
+	return newProblem("connections", "too many connections")
 }
 
 // bearer returns the token of the Authorization header.
@@ -170,13 +173,13 @@ func (s *Server) serveSocket(w http.ResponseWriter, r *http.Request) {
 	a, refusal := s.admit(r, remote.Addr().Unmap())
 	if refusal != nil {
 		s.metrics.refused(refusal.Status)
-		writeProblem(w, refusal)
+		writeRefusal(w, refusal)
 		return
 	}
 	nc, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		a.slot.Release()
-		writeProblem(w, refuse(http.StatusInternalServerError, "hijack", "the connection cannot be upgraded", 0))
+		writeProblem(w, newProblem("hijack", "the connection cannot be upgraded"))
 		return
 	}
 	early := make([]byte, rw.Reader.Buffered())

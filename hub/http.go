@@ -1,10 +1,11 @@
 package hub
 
 import (
-	"encoding/json"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,16 +14,32 @@ import (
 	"hub/hub/wire"
 )
 
-// routes serves the clients' listener.
-func (s *Server) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", s.healthz)
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.HandleFunc("GET "+defaultSocketPath, s.serveSocket)
-	mux.HandleFunc("GET /v1/{db}/websocket", s.serveSocket)
+// routes are the paths of the clients' listener and who serves them.
+func (s *Server) routes() map[string]http.HandlerFunc {
+	routes := map[string]http.HandlerFunc{
+		"GET /healthz":                    s.healthz,
+		"GET /readyz":                     s.readyz,
+		"GET /v1/openapi.json":            serveOpenAPI,
+		"GET " + defaultSocketPath:        s.serveSocket,
+		"GET /v1/{db}/websocket":          s.serveSocket,
+		"OPTIONS /v1/{db}/rooms/{any...}": s.servePreflight,
+	}
+	for pattern, e := range endpoints {
+		method, path, _ := strings.Cut(pattern, " ")
+		routes[method+" /v1/{db}/rooms/{room}/"+path] = s.restHandler(&e)
+	}
 	if s.opts.API.Key != "" {
-		mux.HandleFunc("POST /api/{method}", s.serveAPI)
-		mux.HandleFunc("POST /v1/{db}/api/{method}", s.serveAPI)
+		routes["POST /api/{method}"] = s.serveAPI
+		routes["POST /v1/{db}/api/{method}"] = s.serveAPI
+	}
+	return routes
+}
+
+// clientHandler serves the clients' listener.
+func (s *Server) clientHandler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, handler := range s.routes() {
+		mux.HandleFunc(pattern, handler)
 	}
 	return s.observed(mux)
 }
@@ -49,7 +66,7 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	if len(why) > 0 {
-		writeProblem(w, refuse(http.StatusServiceUnavailable, "not_ready", strings.Join(why, ", "), time.Second))
+		writeProblem(w, newProblem("not_ready", strings.Join(why, ", ")))
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
@@ -59,115 +76,137 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) observed(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		ow := &observedWriter{ResponseWriter: w, request: r, status: http.StatusOK}
 		defer func() {
 			if p := recover(); p != nil {
 				s.panicked(p)
-				if !sw.wrote {
-					writeProblem(sw, refuse(http.StatusInternalServerError, "internal", "", 0))
+				if !ow.wrote {
+					writeProblem(ow, newProblem("internal", ""))
 				}
 			}
-			route := r.Pattern
-			if route == "" {
-				route = "unknown"
-			}
-			s.metrics.requests.WithLabelValues(route, strconv.Itoa(sw.status/100)+"xx").Observe(time.Since(start).Seconds())
+			s.metrics.request(r.Pattern, ow.status, time.Since(start))
 		}()
-		if e := s.guardDevelopment(r); e != nil {
-			writeProblem(sw, e)
-			return
+		switch p := s.guardDevelopment(r); {
+		case p != nil:
+			writeProblem(ow, p)
+		case !canonical(r.URL.EscapedPath()):
+			writeProblem(ow, newProblem("not_found", "a path has no empty, . or .. segments: write / inside a name as %2F"))
+		default:
+			mux.ServeHTTP(ow, r)
 		}
-		if _, pattern := mux.Handler(r); pattern == "" {
-			serveUnknown(mux, sw, r)
-			return
-		}
-		mux.ServeHTTP(sw, r)
 	})
 }
 
 // guardDevelopment keeps a development server, whose rules are open, from being
 // reached through a proxy or a name that somebody pointed at this machine.
-func (s *Server) guardDevelopment(r *http.Request) *wire.HandshakeError {
+func (s *Server) guardDevelopment(r *http.Request) *problem {
 	if !s.opts.Development {
 		return nil
 	}
 	for name := range r.Header {
 		if name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-") {
-			return refuse(http.StatusForbidden, "development",
-				"a development server is not for use behind a proxy: it needs a configuration (hub init)", 0)
+			return newProblem("development",
+				"a development server is not for use behind a proxy: it needs a configuration (hub init)")
 		}
 	}
 	if !ownHost(r.Host, s.opts.Server.Listen) {
-		return refuse(http.StatusForbidden, "development", "a development server answers to 127.0.0.1 and localhost only", 0)
+		return newProblem("development", "a development server answers to 127.0.0.1 and localhost only")
 	}
 	return nil
 }
 
-// serveUnknown answers what mux has no handler for: 404, or 405 with the methods
-// allowed.
-func serveUnknown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
-	e := refuse(http.StatusNotFound, "not_found", "there is nothing here", 0)
-	probe := &headerProbe{header: make(http.Header)}
-	mux.ServeHTTP(probe, r)
-	if probe.status == http.StatusMethodNotAllowed {
-		e = refuse(probe.status, "method_not_allowed", "this path has other methods", 0)
-		e.Header = http.Header{"Allow": probe.header["Allow"]}
-	}
-	writeProblem(w, e)
+// canonical says whether a path is as a mux wants it, a slash at its end aside. It
+// would redirect another, and on the way decode what is escaped in it.
+func canonical(p string) bool {
+	return strings.TrimSuffix(p, "/") == strings.TrimSuffix(path.Clean(p), "/")
 }
 
-// headerProbe takes a response's status and header and forgets its body.
-type headerProbe struct {
-	header http.Header
-	status int
-}
-
-// Header, Write and WriteHeader implement http.ResponseWriter.
-func (p *headerProbe) Header() http.Header         { return p.header }
-func (p *headerProbe) Write(b []byte) (int, error) { return len(b), nil }
-func (p *headerProbe) WriteHeader(status int)      { p.status = status }
-
-// statusWriter remembers the status of a response.
-type statusWriter struct {
+// observedWriter remembers the status of a response. What the mux says by itself,
+// 404 or 405, it makes a problem document.
+type observedWriter struct {
 	http.ResponseWriter
-	status int
-	wrote  bool
+	request *http.Request
+	status  int
+	wrote   bool
+	muted   bool // the body is another's
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (w *statusWriter) WriteHeader(status int) {
+func (w *observedWriter) WriteHeader(status int) {
+	if w.request.Pattern == "" && !w.wrote {
+		w.wrote = true
+		switch status {
+		case http.StatusNotFound:
+			writeProblem(w, newProblem("not_found", "there is nothing here"))
+			w.muted = true
+			return
+		case http.StatusMethodNotAllowed:
+			writeProblem(w, newProblem("method_not_allowed", "this path has other methods"))
+			w.muted = true
+			return
+		}
+	}
 	w.status, w.wrote = status, true
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
-func (w *statusWriter) Write(b []byte) (int, error) {
+func (w *observedWriter) Write(b []byte) (int, error) {
+	if w.muted {
+		return len(b), nil
+	}
 	w.wrote = true
 	return w.ResponseWriter.Write(b)
 }
 
 // Unwrap is for http.ResponseController.
-func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *observedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v)
+	body, err := encodeJSON(v)
+	if err != nil { // something stored is no JSON any more
+		writeProblem(w, newProblem("internal", "the result cannot be encoded"))
+		return
+	}
+	writeBody(w, status, jsonType, body)
 }
 
 // writeProblem answers with an RFC 9457 problem document.
-func writeProblem(w http.ResponseWriter, e *wire.HandshakeError) {
-	for name, values := range e.Header {
-		w.Header()[name] = values
+func writeProblem(w http.ResponseWriter, p *problem) {
+	if p.retry > 0 {
+		w.Header().Set("Retry-After", retryAfter(p.retry))
 	}
+	w.Header()["Cache-Control"] = noStore
+	body, _ := encodeJSON(p) // of values that came out of JSON
+	writeBody(w, p.Status, problemType, body)
+}
+
+func writeBody(w http.ResponseWriter, status int, contentType []string, body []byte) {
+	body = append(body, '\n')
+	h := w.Header()
+	h["Content-Type"] = contentType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+// refuse makes a problem the refusal of an upgrade.
+func refuse(p *problem) *wire.HandshakeError {
+	e := &wire.HandshakeError{Status: p.Status, Code: p.Code, Reason: p.Detail}
+	if p.retry > 0 {
+		e.Header = http.Header{"Retry-After": {retryAfter(p.retry)}}
+	}
+	return e
+}
+
+// writeRefusal answers as wire.AppendErrorResponse does.
+func writeRefusal(w http.ResponseWriter, e *wire.HandshakeError) {
+	maps.Copy(w.Header(), e.Header)
 	code := e.Code
 	if code == "" {
 		code = strings.ReplaceAll(strings.ToLower(http.StatusText(e.Status)), " ", "_")
 	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(e.Status)
-	_ = json.NewEncoder(w).Encode(problem{Type: "about:blank", Title: http.StatusText(e.Status),
-		Status: e.Status, Code: code, Detail: e.Reason})
+	writeProblem(w, &problem{Type: "about:blank", Title: http.StatusText(e.Status), Status: e.Status, Code: code, Detail: e.Reason})
 }
 
 // retryAfter is a Retry-After value, in whole seconds and at least one.

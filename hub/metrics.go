@@ -23,11 +23,12 @@ type loopStats struct {
 type metrics struct {
 	registry     *prometheus.Registry
 	commands     commandCounters
-	publications struct{ client, api prometheus.Counter }
+	publications struct{ client, http, api prometheus.Counter }
 	errors       *prometheus.CounterVec // by code
 	disconnects  *prometheus.CounterVec // by code
 	unsubscribes *prometheus.CounterVec // by code
 	refusals     *prometheus.CounterVec // upgrades, by HTTP status
+	limited      *prometheus.CounterVec // requests and connections, by class and scope
 	requests     *prometheus.HistogramVec
 	slow, panics prometheus.Counter
 	pages        prometheus.Counter
@@ -64,6 +65,7 @@ func newMetrics(s *Server) *metrics {
 		disconnects:  vec("disconnects_total", "Close frames sent, answers to the client's included.", "code"),
 		unsubscribes: vec("unsubscribes_total", "Subscriptions ended by the server.", "code"),
 		refusals:     vec("upgrade_refusals_total", "Upgrades refused.", "status"),
+		limited:      vec("limit_refusals_total", "Requests and connections refused by a limit: of an address, a database or the server.", "class", "scope"),
 		slow:         counter("slow_disconnects_total", "Connections closed because they lost their place in a room."),
 		panics:       counter("panics_total", "Panics that ended one connection or request."),
 		pages:        counter("catch_up_pages_total", "Pages read from the store for receivers behind a room's log."),
@@ -82,7 +84,8 @@ func newMetrics(s *Server) *metrics {
 		*c = commands.WithLabelValues(name)
 	}
 	publications := vec("publications_total", "Publications submitted.", "by")
-	m.publications.client, m.publications.api = publications.WithLabelValues("client"), publications.WithLabelValues("api")
+	m.publications.client, m.publications.http = publications.WithLabelValues("client"), publications.WithLabelValues("http")
+	m.publications.api = publications.WithLabelValues("api")
 	reg.MustRegister(m.requests, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{s})
 	return m
@@ -91,6 +94,21 @@ func newMetrics(s *Server) *metrics {
 func (m *metrics) observeBatch(batch int, commit time.Duration) {
 	m.batch.Observe(float64(batch))
 	m.commit.Observe(commit.Seconds())
+}
+
+// statusClasses are the label of a response, by the first digit of its status.
+var statusClasses = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"}
+
+// request counts one request by the pattern of its route, "" for none.
+func (m *metrics) request(route string, status int, took time.Duration) {
+	if route == "" {
+		route = "unknown"
+	}
+	class := status / 100
+	if class >= len(statusClasses) {
+		class = 0
+	}
+	m.requests.WithLabelValues(route, statusClasses[class]).Observe(took.Seconds())
 }
 
 func (m *metrics) refused(status int) { m.refusals.WithLabelValues(strconv.Itoa(status)).Inc() }

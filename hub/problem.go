@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -47,39 +48,40 @@ type problemKind struct {
 // publish would get it (rpc), so that SDKs handle it as ever; what the state of
 // the room refused (404, 409, 413 and 422) is a result that holds the document.
 var problems = map[string]problemKind{
-	"bad_request":        {400, "The request is malformed.", "Correct what detail names.", errBadRequest},
-	"body":               {400, "The body cannot be read.", "Send it again.", errBadRequest},
-	"unauthorized":       {401, "There is no token or key, or it is not good.", "Send a token that is good for this database, or the API key.", errUnauthorized},
-	"token_expired":      {401, "The token is expired.", "Get a new one.", errTokenExpired},
-	"development":        {403, "A development server is only for this machine.", "Make a configuration with hub init.", errPermissionDenied},
-	"host":               {403, "The Host header names another server.", "Use the address of admin.listen.", errPermissionDenied},
-	"origin":             {403, "Pages of this origin may not connect.", "List it in server.origins.", errPermissionDenied},
-	"permission_denied":  {403, "The caller may not do this.", "Ask for a token with the grant; the server's debug log names the rule.", errPermissionDenied},
-	"method_not_allowed": {405, "The path has other methods.", "Use one that the Allow header names.", errMethodNotFound},
-	"unknown_database":   {404, "There is no such database.", "Use one of database.names.", errUnknownChannel},
-	"unknown_method":     {404, "There is no such method of the server API.", "See the list of methods.", errMethodNotFound},
-	"unknown_room":       {404, "The room's namespace is not declared.", "Declare it in the configuration.", errUnknownChannel},
-	"not_found":          {404, "There is no such path, resource, value or operation.", "Create it first.", nil},
-	"exists":             {409, "The resource to create exists.", "Go on from current, or use set.", nil},
-	"id_reused":          {409, "The id was used in this room for other content.", "Use a new id for each operation.", nil},
-	"not_available":      {409, "The room's namespace does not have this.", "See the namespace's options.", errNotAvailable},
-	"not_durable":        {409, "The room has no history, so it has no resources and no ids.", "Use a namespace with durable = true.", nil},
-	"unrecoverable":      {409, "The room's history has another epoch.", "Start over from the present state.", errUnrecoverable},
-	"version_conflict":   {409, "The resource does not have the version of if_version.", "Start over from current.", nil},
-	"too_large":          {413, "Something is larger than its bound.", "Make it smaller; page what is read.", nil},
-	"not_integer":        {422, "What add met is not an integer between -(2^53-1) and 2^53-1.", "Set another value.", nil},
-	"out_of_range":       {422, "The sum would leave min, max or the exact integers.", "Accept it: there is not enough.", nil},
-	"connections_ip":     {429, "Too many connections from this address.", "Wait as long as Retry-After says.", errTooManyRequests},
-	"rate_limited":       {429, "Too many requests.", "Wait as long as Retry-After says.", errTooManyRequests},
-	"hijack":             {500, "The connection cannot be upgraded.", "Report it.", errInternal},
-	"internal":           {500, "The server has an error of its own.", "Report it; the server's log has more.", errInternal},
-	"connections":        {503, "Too many connections.", "Wait as long as Retry-After says.", errTooManyRequests},
-	"draining":           {503, "The server is stopping.", "Repeat it as it is.", errInternal},
-	"not_ready":          {503, "The server is not ready for clients.", "See detail.", errInternal},
-	"queue_full":         {503, "Too many writes are waiting; this one was not applied.", "Repeat it as it is.", errTooManyRequests},
-	"unavailable":        {503, "The database cannot write or read; nothing was applied.", "Repeat it as it is; see the server's log.", errInternal},
-	"write_timeout":      {504, "The write waited too long for its turn and was not applied.", "Repeat it as it is.", errInternal},
-	"room_limit":         {507, "The database has as many rooms as it may.", "Raise database.max_rooms.", errLimitExceeded},
+	"bad_request":            {400, "The request is malformed.", "Correct what detail names.", errBadRequest},
+	"body":                   {400, "The body cannot be read.", "Send it again.", errBadRequest},
+	"unauthorized":           {401, "There is no token or key, or it is not good.", "Send a token that is good for this database, or the API key.", errUnauthorized},
+	"token_expired":          {401, "The token is expired.", "Get a new one.", errTokenExpired},
+	"development":            {403, "A development server is only for this machine.", "Make a configuration with hub init.", errPermissionDenied},
+	"host":                   {403, "The Host header names another server.", "Use the address of admin.listen.", errPermissionDenied},
+	"origin":                 {403, "Pages of this origin may not connect.", "List it in server.origins.", errPermissionDenied},
+	"permission_denied":      {403, "The caller may not do this.", "Ask for a token with the grant; the server's debug log names the rule.", errPermissionDenied},
+	"method_not_allowed":     {405, "The path has other methods.", "Use one that the Allow header names.", errMethodNotFound},
+	"unknown_database":       {404, "There is no such database.", "Use one of database.names.", errUnknownChannel},
+	"unknown_method":         {404, "There is no such method of the server API.", "See the list of methods.", errMethodNotFound},
+	"unknown_room":           {404, "The room's namespace is not declared.", "Declare it in the configuration.", errUnknownChannel},
+	"not_found":              {404, "There is no such path, resource, value or operation.", "Create it first.", nil},
+	"exists":                 {409, "The resource to create exists.", "Go on from current, or use set.", nil},
+	"id_reused":              {409, "The id was used in this room for other content.", "Use a new id for each operation.", nil},
+	"not_available":          {409, "The room's namespace does not have this.", "See the namespace's options.", errNotAvailable},
+	"not_durable":            {409, "The room has no history, so it has no resources and no ids.", "Use a namespace with durable = true.", nil},
+	"unrecoverable":          {409, "The room's history has another epoch.", "Start over from the present state.", errUnrecoverable},
+	"version_conflict":       {409, "The resource does not have the version of if_version.", "Start over from current.", nil},
+	"too_large":              {413, "Something is larger than its bound.", "Make it smaller; page what is read.", nil},
+	"unsupported_media_type": {415, "The body is not declared to be JSON.", "Send Content-Type: application/json.", errBadRequest},
+	"not_integer":            {422, "What add met is not an integer between -(2^53-1) and 2^53-1.", "Set another value.", nil},
+	"out_of_range":           {422, "The sum would leave min, max or the exact integers.", "Accept it: there is not enough.", nil},
+	"connections_ip":         {429, "Too many connections from this address.", "Wait as long as Retry-After says.", errTooManyRequests},
+	"rate_limited":           {429, "Too many requests.", "Wait as long as Retry-After says.", errTooManyRequests},
+	"hijack":                 {500, "The connection cannot be upgraded.", "Report it.", errInternal},
+	"internal":               {500, "The server has an error of its own.", "Report it; the server's log has more.", errInternal},
+	"connections":            {503, "Too many connections.", "Wait as long as Retry-After says.", errTooManyRequests},
+	"draining":               {503, "The server is stopping.", "Repeat it as it is.", errInternal},
+	"not_ready":              {503, "The server is not ready for clients.", "See detail.", errInternal},
+	"queue_full":             {503, "Too many writes are waiting; this one was not applied.", "Repeat it as it is.", errTooManyRequests},
+	"unavailable":            {503, "The database cannot write or read; nothing was applied.", "Repeat it as it is; see the server's log.", errInternal},
+	"write_timeout":          {504, "The write waited too long for its turn and was not applied.", "Repeat it as it is.", errInternal},
+	"room_limit":             {507, "The database has as many rooms as it may.", "Raise database.max_rooms.", errLimitExceeded},
 }
 
 // retryAfterRefusal is when a write that was refused for load is worth a repeat.
@@ -111,12 +113,17 @@ func (p *problem) protocolError() *protocol.Error {
 	return &protocol.Error{Code: e.Code, Message: p.Detail, Temporary: e.Temporary}
 }
 
-// storeProblem is the problem that an error of the store is; nil for nil. What
-// callers cannot cause is logged.
+// storeProblem is the problem that an error of a write is; nil for nil. What callers
+// cannot cause is logged.
 func (s *Server) storeProblem(err error) *problem {
+	var step *store.StepError
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &step):
+		return stepProblem(step)
+	case errors.Is(err, store.ErrTooLarge):
+		return newProblem("too_large", "the event of the operation would be larger than 256 KiB")
 	case errors.Is(err, store.ErrQueueFull):
 		return newProblem("queue_full", "write queue full")
 	case errors.Is(err, store.ErrWriteTimeout):
@@ -130,6 +137,29 @@ func (s *Server) storeProblem(err error) *problem {
 	}
 	s.log.Error("write failed", slog.Any("error", err))
 	return newProblem("internal", "")
+}
+
+// stepProblem is the problem that the refusal of a step is. It shows the resource as
+// it stands: who may change it would see it anyway.
+func stepProblem(e *store.StepError) *problem {
+	code := "internal"
+	switch e.Reason {
+	case store.VersionConflict:
+		code = "version_conflict"
+	case store.Exists:
+		code = "exists"
+	case store.Missing:
+		code = "not_found"
+	case store.OutOfRange:
+		code = "out_of_range"
+	case store.NotInteger:
+		code = "not_integer"
+	}
+	p := newProblem(code, fmt.Sprintf("steps/%d: %s", e.Step, e.Detail))
+	p.Step = &e.Step
+	current := newResource(&e.Current)
+	p.Current = &current
+	return p
 }
 
 // protocolProblem is the problem that an error of the protocol is; nil for nil.

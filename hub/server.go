@@ -36,6 +36,7 @@ type Server struct {
 	origins    auth.Origins
 	proxies    ratelimit.Proxies
 	slots      *ratelimit.Slots
+	gates      [requestClasses]*ratelimit.Gate
 	databases  map[string]*database
 	sizes      logSizes
 	memory     *logMemory
@@ -80,6 +81,7 @@ func newServer(o Options, log *slog.Logger, tune func(*Server)) (_ *Server, err 
 		memory:     newLogMemory(o.Limits.LogMemory),
 	}
 	s.slots = ratelimit.NewSlots(s.connectionCap(), o.Limits.Connections.Database, o.Limits.Connections.IP)
+	s.gates = newGates(&o.Limits)
 	s.ended = make(chan struct{})
 	s.context, s.stop = context.WithCancel(context.Background())
 	s.verifying.max, s.verifying.recovered = 1, s.panicked
@@ -240,7 +242,7 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		})
 	}
-	client, admin := s.httpServer(s.routes()), s.httpServer(s.adminRoutes())
+	client, admin := s.httpServer(s.clientHandler()), s.httpServer(s.adminRoutes())
 	serve := func(srv *http.Server, l net.Listener) {
 		go func() {
 			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {

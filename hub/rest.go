@@ -1,0 +1,262 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"hub/auth"
+)
+
+// The HTTP API for clients (DESIGN.md section 5) does what the socket does, for
+// the same tokens and by the same rules. openapi.json describes it.
+
+// maxRestBody bounds a request: an event of 256 KiB however its JSON is written.
+const maxRestBody = 512 << 10
+
+// endpoint is a call of the API.
+type endpoint struct {
+	class requestClass
+	query []string // the parameters that it knows
+	serve func(*call) *problem
+}
+
+// endpoints by the pattern of their path below /v1/{db}/rooms/{room}/.
+var endpoints = map[string]endpoint{
+	"GET history":            {classRead, []string{"after", "limit", "reverse", "epoch"}, restHistory},
+	"GET presence":           {classRead, nil, restPresence},
+	"GET resources":          {classRead, []string{"prefix", "after", "limit"}, restList},
+	"GET resources/{key...}": {classRead, nil, restResource},
+	"GET snapshot":           {classRead, nil, restSnapshot},
+	"GET operations/{id}":    {classRead, nil, restOperation},
+	"POST publish":           {classMutation, nil, restPublish},
+	"POST operations":        {classMutation, nil, restOperate},
+}
+
+// call is one request. Its names are decoded, once, and not checked.
+type call struct {
+	w      http.ResponseWriter
+	r      *http.Request
+	db     *database
+	room   string
+	caller caller
+	query  url.Values
+}
+
+// restHandler serves an endpoint.
+func (s *Server) restHandler(e *endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if p := s.serveRest(w, r, e); p != nil {
+			writeProblem(w, p)
+		}
+	}
+}
+
+func (s *Server) serveRest(w http.ResponseWriter, r *http.Request, e *endpoint) *problem {
+	w.Header()["Cache-Control"] = noStore
+	if p := s.allowOrigin(w, r); p != nil {
+		return p
+	}
+	if s.draining.Load() {
+		return newProblem("draining", "the server is stopping")
+	}
+	c := call{w: w, r: r, db: s.databases[r.PathValue("db")], room: r.PathValue("room")}
+	if c.db == nil {
+		return newProblem("unknown_database", "there is no such database")
+	}
+	p := s.identify(&c, e.class)
+	if p == nil {
+		p = c.parseQuery(e.query)
+	}
+	if p == nil && e.class == classMutation && !isJSON(r.Header) {
+		p = newProblem("unsupported_media_type", "send Content-Type: application/json")
+	}
+	if p == nil {
+		p = e.serve(&c)
+	}
+	return p
+}
+
+// Header values that many responses share; nobody changes them.
+var (
+	noStore = []string{"no-store"}
+	// revalidated: only the caller's own cache may keep it, and it asks each time.
+	revalidated    = []string{"private, no-cache"}
+	varyOrigin     = []string{"Origin"}
+	exposedHeaders = []string{"ETag, Retry-After"}
+	jsonType       = []string{"application/json"}
+	problemType    = []string{"application/problem+json"}
+)
+
+// allowOrigin lets those pages read the answer that may open a socket, and
+// refuses others.
+func (s *Server) allowOrigin(w http.ResponseWriter, r *http.Request) *problem {
+	h := w.Header()
+	h["Vary"] = varyOrigin
+	origin := r.Header["Origin"]
+	if len(origin) == 0 {
+		return nil
+	}
+	if !s.originAllowed(r) {
+		return newProblem("origin", "pages of this origin may not call: see server.origins")
+	}
+	h["Access-Control-Allow-Origin"] = origin
+	h["Access-Control-Expose-Headers"] = exposedHeaders
+	return nil
+}
+
+// originAllowed says whether the page that r comes from, if any, may come here.
+func (s *Server) originAllowed(r *http.Request) bool {
+	origin := r.Header["Origin"]
+	return len(origin) == 0 || len(origin) == 1 && s.origins.Allow(origin[0], r.Host, s.opts.Server.TLSCert != "")
+}
+
+// servePreflight tells a browser what its page may send (Fetch Standard, section
+// 4.8). X-API-Key is not among it: pages have no business with it.
+func (s *Server) servePreflight(w http.ResponseWriter, r *http.Request) {
+	if p := s.allowOrigin(w, r); p != nil {
+		writeProblem(w, p)
+		return
+	}
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	if r.Header.Get("Origin") != "" {
+		h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, If-None-Match")
+		h.Set("Access-Control-Max-Age", "7200") // no browser keeps it longer
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// identify finds out who calls, and takes all but servers through the gate. What
+// has no credentials is refused before it: any page can have a browser send that.
+func (s *Server) identify(c *call, class requestClass) *problem {
+	token, key := bearer(c.r), apiKey(c.r)
+	switch {
+	case len(c.r.Header["Authorization"]) > 1, len(c.r.Header["X-Api-Key"]) > 1, token != "" && key != "":
+		return newProblem("bad_request", "send either a token or the API key, once")
+	case key != "":
+		if !auth.KeyEqual(s.opts.API.Key, key) {
+			return c.unauthorized("the API key is wrong")
+		}
+		c.caller.server = true
+		return nil
+	case token == "":
+		return c.unauthorized("send Authorization: Bearer with a connection token, or X-API-Key")
+	}
+	if p := s.pass(class, c.db, s.clientAddr(c.r)); p != nil {
+		return p
+	}
+	claims, err := s.verify(token)
+	switch {
+	case errors.Is(err, auth.ErrExpired):
+		c.challenge(`Bearer realm="hub", error="invalid_token", error_description="expired"`)
+		return newProblem("token_expired", "the token has run out: get a new one")
+	case errors.Is(err, errPanicked):
+		return newProblem("internal", "")
+	case err != nil:
+		c.db.denied("", "http", err.Error())
+		return c.unauthorized("the token is not valid")
+	case !claims.AllowsDatabase(c.db.name):
+		c.db.denied(claims.User, "http", "the token is not good for this database (claim db)")
+		return c.unauthorized("the token is not good for this database")
+	}
+	c.caller = caller{user: claims.User, info: claims.Info, grants: claims.Grants, rooms: claims.Channels}
+	return nil
+}
+
+func (c *call) unauthorized(detail string) *problem {
+	c.challenge(`Bearer realm="hub"`)
+	return newProblem("unauthorized", detail)
+}
+
+// challenge goes with a 401 (RFC 6750 section 3).
+func (c *call) challenge(value string) { c.w.Header()["Www-Authenticate"] = []string{value} }
+
+// verify verifies a connection token: here, or by the worker where it is dear, as
+// for a connection.
+func (s *Server) verify(token string) (*auth.Claims, error) {
+	if !s.verifier.Asymmetric(token) {
+		return s.verifier.Connection(token, time.Now())
+	}
+	claims, err := (*auth.Claims)(nil), errPanicked
+	done := make(chan struct{})
+	s.verifying.do(func() {
+		defer close(done)
+		claims, err = s.verifier.Connection(token, time.Now())
+		runtime.Gosched() // a loop that waits for this processor goes first
+	})
+	<-done
+	return claims, err
+}
+
+// parseQuery refuses parameters that are not known or come twice: what is
+// misspelt must not be left out quietly.
+func (c *call) parseQuery(known []string) *problem {
+	if c.r.URL.RawQuery == "" {
+		return nil
+	}
+	values, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return newProblem("bad_request", "the query is malformed")
+	}
+	for name, list := range values {
+		switch {
+		case !slices.Contains(known, name):
+			return newProblem("bad_request", fmt.Sprintf("unknown parameter %.80q; known here: %s", name, knownList(known)))
+		case len(list) > 1:
+			return newProblem("bad_request", "parameter "+name+" is given twice")
+		}
+	}
+	c.query = values
+	return nil
+}
+
+func knownList(known []string) string {
+	if len(known) == 0 {
+		return "none"
+	}
+	return strings.Join(known, ", ")
+}
+
+// isJSON says whether a body is declared to be JSON.
+func isJSON(h http.Header) bool {
+	declared := h.Get("Content-Type")
+	if declared == "application/json" {
+		return true
+	}
+	name, params, err := mime.ParseMediaType(declared)
+	charset := params["charset"]
+	return err == nil && name == "application/json" && (charset == "" || strings.EqualFold(charset, "utf-8"))
+}
+
+// body reads the request's body.
+func (c *call) body() ([]byte, *problem) {
+	return readBody(c.w, c.r, maxRestBody)
+}
+
+// readBody reads a body of at most limit bytes.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *problem) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, newProblem("too_large", fmt.Sprintf("a request is at most %d KiB", limit>>10))
+	case err != nil:
+		return nil, newProblem("body", "the body cannot be read")
+	}
+	return body, nil
+}
+
+// answer writes the result of a call.
+func (c *call) answer(result any) *problem {
+	writeJSON(c.w, http.StatusOK, result)
+	return nil
+}
