@@ -24,7 +24,7 @@ var classNames = [requestClasses]string{"read", "mutation", "handshake"}
 
 func (c requestClass) String() string { return classNames[c] }
 
-// gateAddresses bounds the addresses that a gate remembers, at about 100 bytes
+// gateAddresses bounds the addresses that a gate remembers, at about 150 bytes
 // each.
 const gateAddresses = 100_000
 

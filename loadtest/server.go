@@ -62,6 +62,7 @@ var raised = []report.Setting{
 	{Name: "limits.connections.database", Value: "0 (off)", Default: "12000"},
 	{Name: "limits.connections.ip", Value: "0 (off)", Default: "1000"},
 	{Name: "limits.messages.per_second", Value: "0 (off)", Default: "50"},
+	{Name: "limits.handshake.per_second", Value: "0 (off)", Default: "200"},
 	{Name: "server.drain_window", Value: "500ms", Default: "2s"},
 }
 
@@ -85,6 +86,9 @@ server = 0
 database = 0
 ip = 0
 [limits.messages]
+per_second = 0.0
+burst = 0
+[limits.handshake]
 per_second = 0.0
 burst = 0
 [database]
