@@ -20,6 +20,9 @@ type conn struct {
 	user   string
 	token  string
 	source netip.Addr // zero: the system's choice
+	// receives is the size of its socket's receive buffer in bytes, for connections
+	// that will stop reading; 0: the system's choice. It is set before the first dial.
+	receives int
 
 	// guarded by shard.mu
 	state     state
@@ -60,6 +63,9 @@ type socket interface {
 	close(reset bool)
 	// read stops and resumes reading. Its caller holds shard.mu.
 	read(on bool) error
+	// unread is how many bytes have come that nobody read, and the address of this
+	// end; false where the system does not tell. Its caller holds conn.mu.
+	unread() (n int, local netip.AddrPort, ok bool)
 }
 
 var (

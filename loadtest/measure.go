@@ -369,9 +369,9 @@ func (st *stage) openAndIdle(ctx context.Context, l layout) error {
 	return st.saveHeap(ctx)
 }
 
-// some picks n members that are not publishers, evenly over the connections.
-func (s *swarm) some(n int) (list []*conn) {
-	members := slices.DeleteFunc(slices.Clone(s.conns), func(c *conn) bool { return c.room.publisher == c })
+// some picks n of conns that are not publishers, evenly spread.
+func some(conns []*conn, n int) (list []*conn) {
+	members := slices.DeleteFunc(slices.Clone(conns), func(c *conn) bool { return c.room.publisher == c })
 	n = min(n, len(members))
 	for i := range n {
 		list = append(list, members[i*len(members)/n])

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -85,6 +86,11 @@ func (n *epollNetwork) dial(c *conn) (_ socket, err error) {
 	}()
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return nil, fmt.Errorf("TCP_NODELAY: %w", err)
+	}
+	if c.receives > 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, c.receives); err != nil {
+			return nil, fmt.Errorf("SO_RCVBUF: %w", err)
+		}
 	}
 	if c.source.IsValid() {
 		// The port is chosen in connect(2), per destination (ip(7)).
@@ -176,6 +182,21 @@ func (k *epollSocket) read(on bool) error {
 	defer k.conn.mu.Unlock()
 	k.reading = on
 	return k.watch()
+}
+
+func (k *epollSocket) unread() (n int, local netip.AddrPort, ok bool) {
+	at, err := unix.Getsockname(k.fd)
+	if err != nil {
+		return 0, local, false
+	}
+	switch at := at.(type) {
+	case *unix.SockaddrInet4:
+		local = netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
+	case *unix.SockaddrInet6:
+		local = netip.AddrPortFrom(netip.AddrFrom16(at.Addr), uint16(at.Port))
+	}
+	n, err = unix.IoctlGetInt(k.fd, unix.SIOCINQ)
+	return n, local, err == nil
 }
 
 func (k *epollSocket) close(reset bool) {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -28,6 +29,7 @@ type portableSocket struct {
 	mu     sync.Mutex
 	more   *sync.Cond // signalled when paused or closed change
 	net    net.Conn
+	tcp    *net.TCPConn // below net
 	closed bool
 	paused bool
 }
@@ -78,6 +80,13 @@ func (k *portableSocket) connect() error {
 	if err != nil {
 		return err
 	}
+	tcp := conn.(*net.TCPConn)
+	if n := k.conn.receives; n > 0 {
+		if err := tcp.SetReadBuffer(n); err != nil {
+			_ = conn.Close()
+			return err
+		}
+	}
 	if k.network.tls != nil {
 		secure := tls.Client(conn, k.network.tls)
 		if err := secure.HandshakeContext(k.network.context); err != nil {
@@ -88,7 +97,7 @@ func (k *portableSocket) connect() error {
 	}
 	k.mu.Lock()
 	closed := k.closed
-	k.net = conn
+	k.net, k.tcp = conn, tcp
 	k.mu.Unlock()
 	if closed {
 		return conn.Close()
@@ -167,6 +176,22 @@ func (k *portableSocket) read(on bool) error {
 	k.paused = !on
 	k.more.Broadcast()
 	return nil
+}
+
+func (k *portableSocket) unread() (n int, local netip.AddrPort, ok bool) {
+	k.mu.Lock()
+	tcp := k.tcp
+	k.mu.Unlock()
+	if tcp == nil {
+		return 0, local, false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return 0, local, false
+	}
+	n, ok = unreadBytes(raw)
+	local = tcp.LocalAddr().(*net.TCPAddr).AddrPort()
+	return n, netip.AddrPortFrom(local.Addr().Unmap(), local.Port()), ok
 }
 
 func (k *portableSocket) close(reset bool) {

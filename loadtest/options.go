@@ -64,6 +64,9 @@ type Options struct {
 	stream time.Duration
 	// quiet is how long nothing may come before the end of a swarm; 0 means 500 ms.
 	quiet time.Duration
+	// stalling, unless nil, is called for each connection that was made to stall: a
+	// test lets it read.
+	stalling func(c *conn) error
 	// before, unless nil, is called with the data directory, and what it must hold,
 	// before files are checked: a test breaks them there.
 	before func(dataDir string, want map[string][]stored)

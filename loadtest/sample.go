@@ -145,6 +145,17 @@ func (p *sampler) points(name string) []report.Point {
 	return p.series[name]
 }
 
+// peak is the highest point of a series since a time; 0 without any.
+func (p *sampler) peak(name string, since time.Time) (most float64) {
+	from := since.Sub(p.start).Seconds()
+	for _, at := range p.points(name) {
+		if at.T >= from {
+			most = max(most, at.V)
+		}
+	}
+	return most
+}
+
 // close ends the sampling.
 func (p *sampler) close() {
 	p.stop()

@@ -52,7 +52,7 @@ func init() { // not a literal: soak and validation refer to it
 		},
 		"connect": {
 			what:      "as many connections as descriptors allow are opened, authenticated and held",
-			ownServer: true, run: (*stage).connect,
+			ownServer: true, run: (*stage).crowd,
 		},
 		"hold": {
 			what:   "rounds of events to connections that are held for a minute, and reconnects",

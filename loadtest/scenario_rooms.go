@@ -36,8 +36,8 @@ func (st *stage) reconnects(ctx context.Context, n int) error {
 	}
 	st.phase(fmt.Sprintf("%d reconnects", n))
 	s := st.swarm
-	some := s.some(n)
-	if len(some) == 0 {
+	members := some(s.conns, n)
+	if len(members) == 0 {
 		return nil
 	}
 	s.reset()
@@ -47,11 +47,11 @@ func (st *stage) reconnects(ctx context.Context, n int) error {
 			return err
 		}
 	}
-	if err := s.reconnect(ctx, some); err != nil {
+	if err := s.reconnect(ctx, members); err != nil {
 		return fmt.Errorf("reconnects: %w", err)
 	}
 	resumed := s.resumed()
-	st.figure(report.ReconnectP95.Of(float64(resumed.ValueAtQuantile(95))/1000, len(some)), len(some))
+	st.figure(report.ReconnectP95.Of(float64(resumed.ValueAtQuantile(95))/1000, len(members)), len(members))
 	if err := st.waitAll(ctx); err != nil {
 		return fmt.Errorf("reconnects: %w", err)
 	}
@@ -79,8 +79,8 @@ func (st *stage) hold(ctx context.Context) error {
 	return st.reconnects(ctx, o.Reconnects)
 }
 
-// connect opens as many connections as descriptors allow.
-func (st *stage) connect(ctx context.Context) error {
+// crowd opens as many connections as descriptors allow.
+func (st *stage) crowd(ctx context.Context) error {
 	o := &st.r.options
 	n := o.Conns
 	if st.r.limit > 0 {

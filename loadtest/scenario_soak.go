@@ -60,7 +60,7 @@ func (st *stage) soakSteps(ctx context.Context, sent <-chan error) (*hdrhistogra
 	s, o := st.swarm, &st.r.options
 	total := hdrhistogram.New(1, slowest, 3)
 	random := rand.New(rand.NewPCG(o.Seed, 2))
-	members := s.some(len(s.conns))
+	members := some(s.conns, len(s.conns))
 	latency := report.Series{Name: "delivery p95", Unit: "ms", Chart: "latency"}
 	defer func() { st.out.Series = append(st.out.Series, latency) }()
 	begin := time.Now()
@@ -86,11 +86,11 @@ func (st *stage) soakSteps(ctx context.Context, sent <-chan error) (*hdrhistogra
 		if o.Reconnects == 0 || len(members) == 0 {
 			continue
 		}
-		some := make([]*conn, min(o.Reconnects, len(members)))
-		for i := range some {
-			some[i] = members[random.IntN(len(members))]
+		list := make([]*conn, min(o.Reconnects, len(members)))
+		for i := range list {
+			list[i] = members[random.IntN(len(members))]
 		}
-		if err := s.reconnect(ctx, some); err != nil {
+		if err := s.reconnect(ctx, list); err != nil {
 			return total, err
 		}
 	}

@@ -199,6 +199,11 @@ func (st *stage) open(ctx context.Context, l layout) error {
 	if err := st.newSwarm(l); err != nil {
 		return err
 	}
+	return st.connect(ctx)
+}
+
+// connect connects the swarm.
+func (st *stage) connect(ctx context.Context) error {
 	st.phase(fmt.Sprintf("connect %d", len(st.swarm.conns)))
 	if _, err := st.swarm.open(ctx); err != nil {
 		return err
