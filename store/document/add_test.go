@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"hub/store/document"
 )
@@ -161,6 +162,7 @@ func TestCheckPath(t *testing.T) {
 		"": true, "/": true, "//": true, "/a/b": true, "/~0~1": true, "/é/0": true, "/a b": true, "/ ": true, "/\x00": true,
 		"a": false, "#/a": false, " /a": false, "/~": false, "/~2": false, "/a~/b": false, "/~~0": false, "/\xff": false,
 		"/" + strings.Repeat("k", 1000) + "~": false, "x" + strings.Repeat("é", 1000): false,
+		"/é" + strings.Repeat("é", 38) + "~": false, "x" + strings.Repeat("\xbd", 100): false,
 	} {
 		err := document.CheckPath(path)
 		if (err == nil) != want {
@@ -169,8 +171,8 @@ func TestCheckPath(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		if len(err.Error()) > 250 {
-			t.Errorf("CheckPath: the error is %d bytes long", len(err.Error()))
+		if text := err.Error(); len(text) > 250 || !utf8.ValidString(text) {
+			t.Errorf("CheckPath: the error is not fit for the user: %q", text)
 		}
 		_, err = document.Add([]byte(`{}`), path, 1, nil, nil)
 		if err == nil || errors.Is(err, document.ErrPath) {

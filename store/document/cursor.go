@@ -69,52 +69,62 @@ func (c *cursor) enter(opening, closing byte) bool {
 
 // skip moves behind the value at the cursor.
 func (c *cursor) skip() {
-	start, depth := c.at, 0
-	for c.at < len(c.doc) {
-		switch c.doc[c.at] {
-		case '"':
-			c.skipString()
-		case '{', '[':
-			depth++
+	start := c.at
+	switch c.peek() {
+	case '"':
+		c.at = stringEnd(c.doc, start)
+	case '{', '[':
+		c.at = containerEnd(c.doc, start)
+	default:
+		for c.at < len(c.doc) && !delimits(c.doc[c.at]) {
 			c.at++
-		case '}', ']':
-			if depth == 0 {
-				c.broken = c.broken || c.at == start
-				return
-			}
-			depth--
-			c.at++
-		case ',', ':':
-			if depth == 0 {
-				c.broken = c.broken || c.at == start
-				return
-			}
-			c.at++
-			continue
-		default:
-			c.at++
-			continue
-		}
-		if depth == 0 {
-			return
 		}
 	}
-	c.broken = c.broken || depth > 0 || c.at == start
+	if c.at == start || c.at > len(c.doc) {
+		c.at, c.broken = len(c.doc), true
+	}
 }
 
-// skipString moves behind the string that begins at the cursor.
-func (c *cursor) skipString() {
-	for i := c.at + 1; i < len(c.doc); i++ {
-		switch c.doc[i] {
-		case '\\':
-			i++
-		case '"':
-			c.at = i + 1
-			return
+// delimits reports whether b ends a number or literal.
+func delimits(b byte) bool { return b == ',' || b == ']' || b == '}' || b == ':' }
+
+// stringEnd returns where the string that begins at i ends, beyond doc if it does
+// not end. A quote behind an odd number of backslashes is the string's own.
+func stringEnd(doc []byte, i int) int {
+	for i++; ; i++ {
+		n := bytes.IndexByte(doc[i:], '"')
+		if n < 0 {
+			return len(doc) + 1
+		}
+		i += n
+		escapes := 0
+		for doc[i-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return i + 1
 		}
 	}
-	c.at = len(c.doc)
-	c.broken = true
+}
+
+// containerEnd does the same for an array or object.
+func containerEnd(doc []byte, i int) int {
+	for depth := 0; i < len(doc); {
+		switch doc[i] {
+		case '"':
+			i = stringEnd(doc, i)
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		}
+		i++
+		if depth == 0 {
+			return i
+		}
+	}
+	return len(doc) + 1
 }
 
 // unquote returns the name that a quoted one stands for: a part of it, unless it

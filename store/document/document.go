@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"unicode/utf8"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -101,26 +101,19 @@ func explain(err error) error {
 	return fmt.Errorf("%s %s", clip(syntax.Err.Error()), where)
 }
 
-// quote returns s quoted, its end only if it is long.
+// quote returns s quoted, only its end if it is long: cut in a character or not,
+// the result is valid UTF-8.
 func quote(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)
 	}
-	tail := s[len(s)-maxQuoted+len("…"):]
-	for !utf8.RuneStart(tail[0]) {
-		tail = tail[1:]
-	}
-	return strconv.Quote("…" + tail)
+	return strconv.Quote("…" + strings.ToValidUTF8(s[len(s)-maxQuoted+len("…"):], ""))
 }
 
-// clip returns s, its beginning only if it is long.
+// clip returns s, only its beginning if it is long.
 func clip(s string) string {
 	if len(s) <= maxQuoted {
 		return s
 	}
-	head := s[:maxQuoted-len("…")]
-	for len(head) > 0 && !utf8.RuneStart(s[len(head)]) {
-		head = head[:len(head)-1]
-	}
-	return head + "…"
+	return strings.ToValidUTF8(s[:maxQuoted-len("…")], "") + "…"
 }
