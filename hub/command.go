@@ -60,18 +60,14 @@ func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
 	return !c.serial && (limit == 0 || int(c.flight) < limit) && c.queues(cmd)
 }
 
-// queues says whether a command is a publication for the write queue.
+// queues says whether a command is a publication or an operation for the write queue.
 func (c *conn) queues(cmd *protocol.Command) bool {
 	var room string
 	switch {
 	case cmd.Publish != nil:
 		room = cmd.Publish.Channel
-	case cmd.Rpc != nil && cmd.Rpc.Method == "publish":
-		var p rpcPublish
-		if decodeStrict(cmd.Rpc.Data, &p) != nil {
-			return false
-		}
-		room = p.Room
+	case cmd.Rpc != nil && (cmd.Rpc.Method == "publish" || cmd.Rpc.Method == "operate"):
+		room = roomOf(cmd.Rpc.Data)
 	default:
 		return false
 	}

@@ -96,10 +96,15 @@ func (l *loop) permit(c *conn, room string, access Access, action auth.Action, w
 	return c.db.permit(&w, room, access, action, what)
 }
 
-// permitRead decides whether w may read the resources of a room: its subscribers
-// may, and whoever may subscribe.
+// mayRead decides whether w may read the resources of a room: its subscribers may,
+// and whoever may subscribe.
+func (db *database) mayRead(w *caller, room string) bool {
+	return w.server || db.subscriber(w, room) || db.maySubscribe(w, room)
+}
+
+// permitRead is mayRead as permit is may.
 func (db *database) permitRead(w *caller, room string) *protocol.Error {
-	if w.server || db.subscriber(w, room) || db.maySubscribe(w, room) {
+	if db.mayRead(w, room) {
 		return nil
 	}
 	db.denied(w.user, "read resources", "neither subscribed to "+room+" nor allowed to be")

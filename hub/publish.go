@@ -70,15 +70,10 @@ func (s *Server) storeError(err error) *protocol.Error {
 	return s.storeProblem(err).protocolError()
 }
 
-// rpc handles the calls that hub adds to the protocol.
-func (l *loop) rpc(c *conn, id uint32, req *protocol.RPCRequest) {
-	if req.Method != "publish" {
-		l.fail(c, id, errMethodNotFound)
-		return
-	}
-	var p rpcPublish
-	if err := decodeStrict(req.Data, &p); err != nil {
-		l.fail(c, id, badRequest(err.Error()))
+// rpcPublish handles rpc publish.
+func (l *loop) rpcPublish(c *conn, id uint32, data []byte) {
+	var p publishRequest
+	if !l.decodeRPC(c, id, data, &p) {
 		return
 	}
 	if len(p.ID) > maxOperationID {
@@ -97,8 +92,8 @@ func (l *loop) rpc(c *conn, id uint32, req *protocol.RPCRequest) {
 	})
 }
 
-// rpcPublish is the payload of rpc publish.
-type rpcPublish struct {
+// publishRequest is the payload of rpc publish.
+type publishRequest struct {
 	Room string          `json:"room"`
 	ID   string          `json:"id"`
 	Data json.RawMessage `json:"data"`
@@ -113,12 +108,3 @@ type published struct {
 
 // maxOperationID bounds idempotency ids, in bytes.
 const maxOperationID = 255
-
-func (l *loop) rpcResult(c *conn, id uint32, result any) {
-	data, err := json.Marshal(result)
-	if err != nil {
-		l.fail(c, id, errInternal)
-		return
-	}
-	l.reply(c, &protocol.Reply{Id: id, Rpc: &protocol.RPCResult{Data: data}})
-}
