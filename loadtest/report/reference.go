@@ -53,15 +53,23 @@ func references(scenario string) []Reference {
 		measured = "measured for comparison"
 		burst    = "10 events at once to 10,000 connections in one room, p95"
 		message  = "one message to 10,000 subscribers, until the last has it"
+		cpu      = "server CPU per delivery in that burst"
+		memory   = "server memory per connection (RSS)"
+		systems  = "Centrifugo 6.9.1, Nakama, plain Node.js ws, Socket.IO, PocketBase:"
 	)
+	perConn := Reference{systems, memory, 6, 65, "KB", vm, measured}
 	switch scenario {
+	case "rooms", "connect":
+		return []Reference{perConn}
 	case "delivery":
 		return []Reference{
 			{"Centrifugo 6.9.1", burst, 715, 896, "ms", vm, measured},
 			{"Nakama", burst, 844, 844, "ms", vm, measured},
-			{"Node.js ws", burst, 863, 863, "ms", vm, measured},
+			{"plain Node.js ws", burst, 863, 863, "ms", vm, measured},
 			{"Socket.IO", burst, 1182, 1182, "ms", vm, measured},
 			{"PocketBase", burst, 2306, 2306, "ms", vm, measured},
+			{systems, cpu, 9, 39, "us", vm, measured},
+			perConn,
 		}
 	case "fanout":
 		return []Reference{

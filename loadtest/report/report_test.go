@@ -98,6 +98,25 @@ func TestTableFits(t *testing.T) {
 	}
 }
 
+// TestReferences: figures of other systems stand beside ours, and never in a ratio.
+func TestReferences(t *testing.T) {
+	r := report.New(report.Tool{})
+	r.Scenarios = []report.Scenario{{Name: "delivery", Rounds: []report.Round{{N: 1}}}, {Name: "chat", Rounds: []report.Round{{N: 1}}}}
+	r.Finish()
+	if refs := r.Scenarios[1].References; len(refs) != 0 {
+		t.Errorf("chat has %v", refs)
+	}
+	var b strings.Builder
+	if err := r.WriteTable(&b, 400); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Centrifugo 6.9.1 715–896 ms", "PocketBase 2,306 ms", "PocketBase: 9–39 µs", "PocketBase: 6–65 KB", "with 2 cores", "not to be divided by"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the table does not say %q:\n%s", want, b.String())
+		}
+	}
+}
+
 func TestVerdict(t *testing.T) {
 	check := func(results ...report.Result) (checks []report.Check) {
 		for _, result := range results {
