@@ -45,7 +45,10 @@ func writerPragmas(synchronous string) []pragma {
 	if synchronous == "full" {
 		p = pragma{"synchronous", "FULL", "2"}
 	}
-	return append(commonPragmas[:len(commonPragmas):len(commonPragmas)], p)
+	// Undoing a savepoint needs its pages as they were: they stay in memory, where no
+	// full or missing /tmp can fail a write.
+	undo := pragma{"temp_store", "MEMORY", "2"}
+	return append(commonPragmas[:len(commonPragmas):len(commonPragmas)], p, undo)
 }
 
 // dsn returns the URI of a database file. No character of the path can become a
