@@ -215,7 +215,7 @@ func TestRefused(t *testing.T) {
 		"429 for an address": {tune: func(o *hub.Options) { o.Limits.Connections.IP = 10 }, says: "upgrade refused: 429"},
 		"503 for all":        {tune: func(o *hub.Options) { o.Limits.Connections.Database = 4 }, says: "upgrade refused: 503"},
 		"wrong secret":       {change: func(o *Options) { o.Secret = strings.Repeat("x", 32) }, says: "3500"},
-		"no permission":      {change: func(o *Options) { o.Namespace = "closed" }, says: "error 102"},
+		"no permission":      {change: func(o *Options) { o.Namespace = "closed" }, says: `error 102 unknown channel; has the server a namespace "closed"? -namespace names`},
 		"unknown database":   {change: func(o *Options) { o.Databases = []string{"nowhere"} }, says: "upgrade refused: 404"},
 		"publishing forbidden": {tune: func(o *hub.Options) {
 			ns := hub.DefaultNamespace()

@@ -146,6 +146,35 @@ func TestEnding(t *testing.T) {
 	}
 }
 
+// TestKnee: where everything that was offered was completed there is no knee.
+func TestKnee(t *testing.T) {
+	for name, test := range map[string]struct {
+		completed []float64 // of 1000, 2000, 4000 offered
+		knee      bool
+		best      float64
+		beyond    float64
+	}{
+		"none met":       {completed: []float64{1000, 1990, 3820}, best: 3820},
+		"level":          {completed: []float64{1000, 1990, 1990}, knee: true, best: 1990, beyond: 1},
+		"a fall":         {completed: []float64{1000, 2000, 500}, knee: true, best: 2000, beyond: 0.25},
+		"just below all": {completed: []float64{1000, 2000, 3790}, knee: true, best: 3790, beyond: 1},
+	} {
+		st := unrun()
+		var curve []report.Point
+		for i, v := range test.completed {
+			curve = append(curve, report.Point{T: float64(int(1000) << i), V: v})
+		}
+		st.knee(curve)
+		f := st.out.Figures
+		if f[0].Value != test.best || strings.Contains(f[0].Title, "no knee up to 4000") == test.knee {
+			t.Errorf("%s: %s = %v, want %v", name, f[0].Title, f[0].Value, test.best)
+		}
+		if (len(f) == 2) != test.knee || test.knee && f[1].Value != test.beyond {
+			t.Errorf("%s: %+v, want %v beyond the knee", name, f[1:], test.beyond)
+		}
+	}
+}
+
 // TestRecovered: every subscription that was dropped must have been continued.
 func TestRecovered(t *testing.T) {
 	for _, test := range []struct {

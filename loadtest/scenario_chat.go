@@ -31,20 +31,15 @@ func (st *stage) chat(ctx context.Context) error {
 		return err
 	}
 	curve := report.Series{Name: "requests completed", Unit: "1/s", XName: "requests offered", XUnit: "1/s"}
-	best, last := 0.0, 0.0
 	for _, rate := range chatRates {
 		completed, err := st.chatAt(ctx, rate)
 		if err != nil {
 			return err
 		}
-		best, last = max(best, completed), completed
 		curve.Points = append(curve.Points, report.Point{T: rate, V: completed})
 	}
 	st.out.Series = append(st.out.Series, curve)
-	st.figure(report.ChatKnee.Of(best, 1), 0)
-	st.figure(report.Figure{Name: "chat_beyond_knee", Title: "completed at the highest rate offered ÷ at the knee", Unit: "x", Better: report.Higher,
-		Value:      last / best,
-		Definition: "Requests completed per second at the highest rate offered, divided by the best of all rates: 1 means no fall beyond the knee."}, 0)
+	st.knee(curve.Points)
 	sizes := slices.Clone(chatPublishers)
 	for i := range sizes {
 		sizes[i] = min(sizes[i], st.r.options.Conns)
@@ -58,6 +53,30 @@ func (st *stage) chat(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// kneeAt is the part of the requests offered below which not all were completed:
+// what is offered last within the time has no time for its answer.
+const kneeAt = 0.95
+
+// knee adds the figures of a curve of requests completed over those offered, both
+// a second. The knee is where completed falls behind offered.
+func (st *stage) knee(curve []report.Point) {
+	best, met := 0.0, false
+	for _, p := range curve {
+		best, met = max(best, p.V), met || p.V < kneeAt*p.T
+	}
+	last := curve[len(curve)-1]
+	metric := report.ChatKnee
+	if !met {
+		metric.Title = fmt.Sprintf("requests completed, no knee up to %.0f offered", last.T)
+		st.figure(metric.Of(best, 1), 0)
+		return
+	}
+	st.figure(metric.Of(best, 1), 0)
+	st.figure(report.Figure{Name: "chat_beyond_knee", Title: "completed at the highest rate offered ÷ at the knee", Unit: "x", Better: report.Higher,
+		Value:      last.V / best,
+		Definition: "Requests completed per second at the highest rate offered, divided by the best of all rates: 1 means no fall beyond the knee."}, 0)
 }
 
 // chatAt offers requests at a rate and returns how many were completed a second:

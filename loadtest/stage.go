@@ -214,9 +214,17 @@ func (st *stage) connect(ctx context.Context) error {
 // allReady reports an error unless everybody is subscribed.
 func (st *stage) allReady() error {
 	if c := st.swarm.counts(); c.ready != int64(len(st.swarm.conns)) {
-		return fmt.Errorf("%d of %d connections ready: %s", c.ready, len(st.swarm.conns), strings.Join(st.swarm.problems(), "; "))
+		return fmt.Errorf("%d of %d connections ready: %s", c.ready, len(st.swarm.conns), st.hinted(strings.Join(st.swarm.problems(), "; ")))
 	}
 	return nil
+}
+
+// hinted appends what may help to why connections are not ready.
+func (st *stage) hinted(why string) string {
+	if st.server == nil && strings.Contains(why, commandName(idSubscribe)+" answered with error 102 ") {
+		why += fmt.Sprintf("; has the server a namespace %q? -namespace names the one to use", st.r.options.Namespace)
+	}
+	return why
 }
 
 // newSwarm prepares the connections of a layout. The last of several rooms is in

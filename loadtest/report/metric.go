@@ -140,7 +140,7 @@ var (
 	}
 	ChatKnee = Metric{
 		Name: "chat_completed_per_s", Title: "requests completed at the knee", Unit: "1/s", Better: Higher,
-		Definition: "The highest rate of requests completed per second, each echoed to its whole room, over the rising rates offered.",
+		Definition: "The highest rate of requests completed per second, each echoed to its whole room, over the rising rates offered. The knee is met when less than 95 % of what is offered within a time is completed in it; the title says so when it was not.",
 	}
 	SlowRatio = Metric{
 		Name: "slow_ratio", Title: "p95 of the others with stalled readers ÷ without", Unit: "x", Better: Lower, Target: 1.2,
@@ -187,11 +187,11 @@ func definitions() []Definition {
 		{"server_cpu_us_per_delivery", "User and system time of the server process during the round divided by deliveries, in microseconds. Absent when the server is not a child of the test."},
 		{"generator_cpu_us_per_delivery", "The same of the load generator."},
 		{"generator_limited", "The generator was saturated while the server was not: the times are an upper bound, the server may be faster."},
-		{"lost", "Events that were acknowledged and did not reach a subscriber."},
-		{"duplicate", "Events that reached a subscriber more than once, told apart by epoch and offset."},
-		{"out_of_order", "Events whose offset or sequence number did not follow the one before on that connection."},
-		{"cross_room", "Events that arrived in a room other than the one they were sent to."},
-		{"cross_database", "Events that arrived in a database other than the one they were sent to."},
+		{"lost", "Events published in a room after a connection had subscribed there, those that the server refused excepted, that had not reached it when the waiting for them ended. An event that two connections miss counts twice. Connections that were told not to read are left out until they read again."},
+		{"duplicate", "Events that had come before on the same connection or, after a reconnect, to the same subscriber. They are told apart by the number within their room that their data carries; each copy beyond the first counts."},
+		{"out_of_order", "Events that came to a subscriber for the first time, but after one of the same room with a higher number. Each late one counts, the one that overtook it does not. An offset that does not follow the one before is told by another check."},
+		{"cross_room", "Events that a connection received and whose data, or the message that brought them, names another room than the one it is subscribed to."},
+		{"cross_database", "Events that a connection received and whose data names another database than the one it is connected to. These do not count as cross_room."},
 		{"floor", "What the machine can do at best: the same bytes written plainly to as many loopback sockets, all due events in one write(2) each, read by the same readers in the same run, before and after, with the same idle time before each burst. The run told is the one with the median p95."},
 		{"writer_cpu_us_per_delivery", "User and system time of the floor's writer during its burst divided by deliveries, in microseconds."},
 		{"ratio_p95", "Median p95 of the rounds of a shape divided by the mean p95 of the floor's runs for it: the figure that means the same on every machine."},
