@@ -3,7 +3,6 @@ package hub
 import (
 	"crypto/rand"
 	"errors"
-	"log/slog"
 	"runtime"
 	"time"
 
@@ -190,16 +189,11 @@ const maxTTL = (1<<31 - 1) * time.Millisecond
 
 func seconds(d time.Duration) uint32 { return uint32(max(0, d) / time.Second) }
 
-// denied logs which rule refused something; never the token.
+// denied logs which rule refused something to the user of c.
 func (l *loop) denied(c *conn, what, why string) {
-	level := slog.LevelDebug
-	if l.server.opts.Development {
-		level = slog.LevelInfo
-	}
 	user := ""
 	if c.session != nil {
 		user = c.session.user
 	}
-	l.server.log.Log(l.server.context, level, "denied", slog.String("database", c.db.name),
-		slog.String("user", user), slog.String("what", what), slog.String("why", why))
+	c.db.denied(user, what, why)
 }
