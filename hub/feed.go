@@ -67,7 +67,7 @@ func defaultLogSizes(unsent int) logSizes {
 	}
 	return logSizes{
 		min: 2 << 10, max: 64 << 10,
-		keepDurable: 1 << 20, keepEphemeral: int64(unsent),
+		keepDurable: 256 << 10, keepEphemeral: int64(unsent),
 		pageEvents: 1024, pageBytes: 256 << 10,
 	}
 }
@@ -78,7 +78,7 @@ const pagesKept = 4
 
 // smallFrame is the frame size below which a segment is full of entries before it
 // is full of bytes.
-const smallFrame = 64
+const smallFrame = 128
 
 // entryOverhead is the bytes of ends, pubs and times for an entry.
 const entryOverhead = 20
