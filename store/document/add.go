@@ -38,7 +38,7 @@ func Add(value []byte, path string, by int64, min, max *int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := make([]byte, 0, len(value)+len("-"))
+	result := make([]byte, 0, len(value)+len("-9007199254740991"))
 	result = append(result, value[:start]...)
 	result = strconv.AppendInt(result, sum, 10)
 	return append(result, value[c.at:]...), nil
@@ -55,8 +55,9 @@ func integer(text []byte) (int64, bool) {
 
 // add returns n + by where that is in range; n is within ±MaxInteger.
 func add(n, by int64, min, max *int64) (int64, error) {
-	// No sum of these bounds overflows, and beyond them none is in range.
-	if by < -2*MaxInteger || by > 2*MaxInteger || n+by < -MaxInteger || n+by > MaxInteger {
+	// A sum that overflows is still out of range: it wraps to within 2^53 of the
+	// other end of int64.
+	if sum := n + by; sum < -MaxInteger || sum > MaxInteger {
 		return 0, fmt.Errorf("%w: %d plus %d is not within ±(2^53-1)", ErrRange, n, by)
 	}
 	switch sum := n + by; {

@@ -98,7 +98,8 @@ func explain(err error) error {
 	case errors.Is(syntax.Err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the JSON text ends too early %s", where)
 	}
-	return fmt.Errorf("%s %s", clip(syntax.Err.Error()), where)
+	// The parser quotes a character or an escape sequence.
+	return fmt.Errorf("%w %s", syntax.Err, where)
 }
 
 // quote returns s quoted, only its end if it is long: cut in a character or not,
@@ -108,12 +109,4 @@ func quote(s string) string {
 		return strconv.Quote(s)
 	}
 	return strconv.Quote("…" + strings.ToValidUTF8(s[len(s)-maxQuoted+len("…"):], ""))
-}
-
-// clip returns s, only its beginning if it is long.
-func clip(s string) string {
-	if len(s) <= maxQuoted {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxQuoted-len("…")], "") + "…"
 }

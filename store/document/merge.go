@@ -19,8 +19,8 @@ func Merge(value, patch []byte) ([]byte, error) {
 // patch is a merge patch that has been read: no text is looked at again on the
 // next level.
 type patch struct {
-	text    []byte
 	object  bool
+	text    []byte         // unless it is an object
 	members []patchMember  // of an object
 	index   map[string]int // of members by name; nil when they are few
 }
@@ -81,7 +81,7 @@ func (p *patch) member(name []byte) *patchMember {
 }
 
 // remove reports whether the patch is null, which takes a member away.
-func (p *patch) remove() bool { return !p.object && string(p.text) == "null" }
+func (p *patch) remove() bool { return string(p.text) == "null" }
 
 // apply is MergePatch of RFC 7396 section 2: it appends the value at the cursor,
 // with the patch merged into it, and moves behind the value.

@@ -173,4 +173,9 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("Add to %s = %s; want an error", whole[:n], got)
 		}
 	}
+	for _, patch := range []string{`{}x`, `1}`, `{"a":1}{}`, nested(document.MaxDepth+1, "1", "a")} {
+		if got, err := document.Merge([]byte(`{}`), []byte(patch)); err == nil {
+			t.Errorf("Merge of %s = %s; want an error", patch, got)
+		}
+	}
 }
