@@ -17,16 +17,17 @@ import (
 // routes are the paths of the clients' listener and who serves them.
 func (s *Server) routes() map[string]http.HandlerFunc {
 	routes := map[string]http.HandlerFunc{
-		"GET /healthz":                    s.healthz,
-		"GET /readyz":                     s.readyz,
-		"GET /v1/openapi.json":            serveOpenAPI,
-		"GET " + defaultSocketPath:        s.serveSocket,
-		"GET /v1/{db}/websocket":          s.serveSocket,
-		"OPTIONS /v1/{db}/rooms/{any...}": s.servePreflight,
+		"GET /healthz":             s.healthz,
+		"GET /readyz":              s.readyz,
+		"GET /v1/openapi.json":     serveOpenAPI,
+		"GET " + defaultSocketPath: s.serveSocket,
+		"GET /v1/{db}/websocket":   s.serveSocket,
 	}
 	for pattern, e := range endpoints {
 		method, path, _ := strings.Cut(pattern, " ")
-		routes[method+" /v1/{db}/rooms/{room}/"+path] = s.restHandler(&e)
+		path = " /v1/{db}/rooms/{room}/" + path
+		routes[method+path] = s.restHandler(&e)
+		routes["OPTIONS"+path] = s.servePreflight
 	}
 	if s.opts.API.Key != "" {
 		routes["POST /api/{method}"] = s.serveAPI
