@@ -31,6 +31,12 @@ var acts = []act{
 	{"presence_stats", auth.Presence, func(room string) *protocol.Command {
 		return &protocol.Command{PresenceStats: &protocol.PresenceStatsRequest{Channel: room}}
 	}},
+	{"operate", auth.Operate, func(room string) *protocol.Command {
+		return rpcTo("operate", operation(room, "1", `{"op":"set","key":"k","value":1}`))
+	}},
+	{"get", auth.Subscribe, func(room string) *protocol.Command { return rpcTo("get", `{"room":"`+room+`","key":"k"}`) }},
+	{"list", auth.Subscribe, func(room string) *protocol.Command { return rpcTo("list", `{"room":"`+room+`"}`) }},
+	{"snapshot", auth.Subscribe, func(room string) *protocol.Command { return rpcTo("snapshot", `{"room":"`+room+`"}`) }},
 }
 
 const everyAction = auth.Subscribe | auth.Publish | auth.Operate | auth.History | auth.Presence
@@ -41,7 +47,7 @@ func TestPermissions(t *testing.T) {
 	for _, a := range []Access{AccessToken, AccessUser, AccessSubscriber, AccessServer} {
 		ns := DefaultNamespace()
 		ns.Presence = true
-		ns.Subscribe, ns.Publish, ns.History, ns.PresenceInfo = a, a, a, a
+		ns.Subscribe, ns.Publish, ns.History, ns.PresenceInfo, ns.Operate = a, a, a, a, a
 		if a == AccessSubscriber { // which no rule for subscribing can be
 			ns.Subscribe = AccessToken
 		}
@@ -54,31 +60,35 @@ func TestPermissions(t *testing.T) {
 	for _, row := range []struct {
 		access    Access
 		subscribe string
+		read      string // resources
 		others    string
 	}{
-		{AccessToken, "-+- +", "-+---"},
-		{AccessUser, "+++ +", "+++++"},
-		{AccessSubscriber, "-+- +", "-+-++"},
-		{AccessServer, "--- +", "-----"},
+		{AccessToken, "-+- +", "-+-++", "-+---"},
+		{AccessUser, "+++ +", "+++++", "+++++"},
+		{AccessSubscriber, "-+- +", "-+-++", "-+-++"},
+		{AccessServer, "--- +", "---++", "-----"},
 	} {
 		for _, a := range acts {
 			want := row.others
-			if a.action == auth.Subscribe {
+			switch {
+			case a.name == "subscribe":
 				want = row.subscribe
+			case a.action == auth.Subscribe:
+				want = row.read
 			}
 			for i, holder := range []func(room string) *tester{
 				func(string) *tester { return s.connect(t, wire.JSON, "u") },
 				func(room string) *tester { return s.granted(t, room, a.action) },
 				func(room string) *tester { return s.granted(t, room, everyAction&^a.action) },
 				func(room string) *tester { return s.subscribedByServer(t, room) },
-				func(room string) *tester { return s.subscribedByToken(t, room, a.action != auth.Subscribe) },
+				func(room string) *tester { return s.subscribedByToken(t, room, a.name != "subscribe") },
 			} {
 				if want[i] == ' ' {
 					continue
 				}
 				room := string(row.access) + ":" + a.name + "-" + string(rune('a'+i))
 				c, cmd := holder(room), a.do(room)
-				if i == 4 && a.action == auth.Subscribe {
+				if i == 4 && a.name == "subscribe" {
 					cmd.Subscribe.Token = subscriptionToken(t, "u", room)
 				}
 				r, err := c.call(cmd)
@@ -145,10 +155,13 @@ func (s *testServer) subscribedByToken(t *testing.T, room string, subscribed boo
 }
 
 // subscriptionToken mints a subscription token that is good for an hour.
-func subscriptionToken(t testing.TB, user, room string) string {
+func subscriptionToken(t testing.TB, user, room string, change ...func(*auth.SubscriptionClaims)) string {
 	t.Helper()
-	tok, err := auth.MintSubscription([]byte(testSecret), auth.SubscriptionClaims{
-		User: user, Channel: room, ExpiresAt: time.Now().Add(time.Hour).Unix()})
+	c := auth.SubscriptionClaims{User: user, Channel: room, ExpiresAt: time.Now().Add(time.Hour).Unix()}
+	for _, f := range change {
+		f(&c)
+	}
+	tok, err := auth.MintSubscription([]byte(testSecret), c)
 	if err != nil {
 		t.Fatal(err)
 	}

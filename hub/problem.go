@@ -154,11 +154,13 @@ func stepProblem(e *store.StepError) *problem {
 		code = "out_of_range"
 	case store.NotInteger:
 		code = "not_integer"
+	case store.Invalid: // a merge that nests too deep
+		code = "bad_request"
 	}
 	p := newProblem(code, fmt.Sprintf("steps/%d: %s", e.Step, e.Detail))
 	p.Step = &e.Step
-	current := newResource(&e.Current)
-	p.Current = &current
+	// Version 0 says that it does not exist, as if_version does.
+	p.Current = &resource{Key: e.Current.Key, Version: e.Current.Version, Value: e.Current.Value}
 	return p
 }
 
