@@ -2,7 +2,12 @@ package store
 
 import (
 	"context"
+	"database/sql/driver"
+	"fmt"
+	"log"
 	"time"
+
+	"modernc.org/sqlite"
 )
 
 // SetFault makes f decide before each statement of the writer whether it fails;
@@ -57,4 +62,40 @@ func (db *DB) HoldReader(ctx context.Context, held chan<- struct{}) error {
 		<-ctx.Done()
 		return ctx.Err()
 	})
+}
+
+// CreateOld makes a database file as the first released version did, and runs
+// script on it.
+func CreateOld(ctx context.Context, path, script string) error {
+	if err := create(path); err != nil {
+		return err
+	}
+	l, err := connect(ctx, dsn(path, nil, setupPragmas), setupPragmas)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := migrate(ctx, l.conn, migrations[:1]); err != nil {
+		return err
+	}
+	_, err = l.conn.ExecContext(ctx, "PRAGMA journal_mode=WAL;"+script)
+	return err
+}
+
+// MigrateUntilKilled begins to migrate the file, says so when each statement of the
+// second step has run, and never comes to its COMMIT.
+func MigrateUntilKilled(path string) {
+	err := sqlite.RegisterScalarFunction("hang", 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+		fmt.Println("migrating")
+		select {}
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	l, err := connect(ctx, dsn(path, nil, setupPragmas), setupPragmas)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(migrate(ctx, l.conn, []string{migrations[0], migrations[1] + ";PRAGMA user_version=2;SELECT hang()"}))
 }

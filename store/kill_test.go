@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"hub/store"
 )
@@ -21,7 +22,7 @@ const killRooms = 4
 // childPublish publishes from 16 goroutines until it is killed, each publication
 // with an id, and prints a line for each acknowledgement.
 func childPublish(path string) {
-	db, err := store.Open(store.Options{Path: path, Retention: keep(1<<40, 0)})
+	db, err := store.Open(store.Options{Path: path, Retention: keep(1<<40, 0), WriteTimeout: time.Minute})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -51,12 +52,12 @@ func childPublish(path string) {
 	select {}
 }
 
-// killed runs childPublish, kills it after so many acknowledgements and returns
-// all that it printed.
-func killed(t *testing.T, path string, run, after int) []string {
+// killed runs a child, kills it after so many acknowledgements and returns all
+// that it printed.
+func killed(t *testing.T, child, path string, run, after int) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], path)
-	cmd.Env = append(os.Environ(), "STORE_TEST_CHILD=publish", fmt.Sprintf("STORE_TEST_RUN=%d", run))
+	cmd.Env = append(os.Environ(), "STORE_TEST_CHILD="+child, fmt.Sprintf("STORE_TEST_RUN=%d", run))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -95,7 +96,7 @@ func TestKill(t *testing.T) {
 	o.Retention = keep(1<<40, 0)
 	acknowledged := map[string]string{} // id → room, offset and epoch
 	for run := range 8 {
-		for _, line := range killed(t, o.Path, run, 1+run*97) {
+		for _, line := range killed(t, "publish", o.Path, run, 1+run*97) {
 			var room, id, offset, epoch string
 			if _, err := fmt.Sscan(line, &room, &id, &offset, &epoch); err != nil {
 				t.Fatal(err)

@@ -25,6 +25,12 @@ func TestMain(m *testing.M) {
 	case "publish":
 		childPublish(os.Args[1])
 		return
+	case "operate":
+		childOperate(os.Args[1])
+		return
+	case "migrate":
+		store.MigrateUntilKilled(os.Args[1])
+		return
 	case "lock":
 		childLock(os.Args[1])
 		return
@@ -82,7 +88,9 @@ func options(t testing.TB) store.Options {
 	return store.Options{
 		Path:    filepath.Join(t.TempDir(), "test.db"),
 		Readers: 2,
-		Logger:  slog.New(slog.NewTextHandler(io.Discard, nil)),
+		// However slow the machine is.
+		WriteTimeout: time.Minute,
+		Logger:       slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 }
 
@@ -102,7 +110,7 @@ func open(t testing.TB, o store.Options) *store.DB {
 
 func shut(t testing.TB, db *store.DB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := db.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)
@@ -126,7 +134,7 @@ func wait(t testing.TB, c <-chan answer) answer {
 	select {
 	case a := <-c:
 		return a
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no answer")
 		return answer{}
 	}

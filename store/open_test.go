@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"hub/store"
 )
@@ -25,11 +27,12 @@ func TestPragmasOnEveryConnection(t *testing.T) {
 			"cache_size":         "-16384 -16384 -16384 -16384",
 			"mmap_size":          strings.TrimSpace(strings.Repeat("268435456 ", 4)),
 			"wal_autocheckpoint": "0 0 0 0",
+			"temp_store":         "2", // of the writer
 			"query_only":         "0 1 1 1",
 			"synchronous":        map[string]string{"normal": "1", "full": "2"}[synchronous],
 		} {
 			values, err := db.Pragma(t.Context(), name)
-			if name == "synchronous" && err == nil {
+			if (name == "synchronous" || name == "temp_store") && err == nil {
 				values = values[:1] // of the writer
 			}
 			if got := strings.Join(values, " "); err != nil || got != want {
@@ -262,5 +265,53 @@ func TestCheckFilesystem(t *testing.T) {
 	}
 	if warning := store.CheckFilesystem("/no/such/directory"); warning != "" {
 		t.Error(warning)
+	}
+}
+
+// A file of the first version keeps all that it has, and gets resources; a
+// migration that is killed has not happened.
+func TestOldFile(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	now := time.Now().UnixMilli()
+	p := message("a", `"old"`)
+	p.Caller, p.ID = "u", "1"
+	err := store.CreateOld(t.Context(), o.Path, fmt.Sprintf(`
+		INSERT INTO meta VALUES ('epoch', 'oldepoch'), ('open', ''), ('boot_id', '');
+		INSERT INTO rooms VALUES (7, 'a', 2, 3, 3, %[1]d);
+		INSERT INTO events VALUES (7, 3, %[1]d, 'u', 'c', NULL, NULL, NULL, CAST('"old"' AS BLOB));
+		INSERT INTO idempotency VALUES (7, 'u', '1', x'%[2]x', 3, 'oldepoch.2', %[1]d)`, now, sha256.Sum256(p.Publication.Data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := func() int { return count(t, o.Path, "PRAGMA user_version") }
+	if err := store.CheckIntegrity(t.Context(), o.Path); err != nil || version() != 1 {
+		t.Errorf("version %d, %v", version(), err)
+	}
+	killed(t, "migrate", o.Path, 0, 1)
+	if n := count(t, o.Path, "SELECT count(*) FROM sqlite_schema WHERE name = 'resources'"); n != 0 || version() != 1 {
+		t.Errorf("half migrated: version %d, %d tables of resources", version(), n)
+	}
+	for range 2 {
+		db := open(t, o)
+		if version() != 2 {
+			t.Errorf("version %d", version())
+		}
+		if r := publish(t, db, p); r != (store.Result{Offset: 3, Epoch: "oldepoch.2", Replayed: true}) {
+			t.Errorf("an old id: %+v", r)
+		}
+		if e := history(t, db, "a").Events; len(e) == 0 || e[0].Offset != 3 || string(e[0].Data) != `"old"` {
+			t.Errorf("history %+v", e)
+		}
+		if r := operate(t, db, operation("a", "2", set("k", `1`))); r.Offset != 4 || state(t, db, "a") != "k 1 1" {
+			t.Errorf("%+v, %s", r, state(t, db, "a"))
+		}
+		if a := await(t, start(db, operation("a", "1", set("k", `1`)))); !errors.Is(a.err, store.ErrIDReused) {
+			t.Errorf("an old id for an operation: %v", a.err)
+		}
+		shut(t, db)
+		if err := store.CheckIntegrity(t.Context(), o.Path); err != nil {
+			t.Error(err)
+		}
 	}
 }

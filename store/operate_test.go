@@ -30,7 +30,7 @@ func await(t testing.TB, c <-chan operated) operated {
 	select {
 	case a := <-c:
 		return a
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no answer")
 		return operated{}
 	}
