@@ -41,7 +41,7 @@ func TestBucket(t *testing.T) {
 		{"refusals cost nothing", 1, 1, []step{{0, 1000, 1}, {second / 2, 1000, 0}, {second, 1000, 1}}},
 		{"half a token a second", 0.5, 1, []step{{0, 5, 1}, {second, 5, 0}, {2 * second, 5, 1}, {3 * second, 5, 0}}},
 		{"many small steps add up", 10, 1, []step{{0, 1, 1},
-			{second / 40, 1, 0}, {2 * second / 40, 1, 0}, {3 * second / 40, 1, 0}, {4*second/40 + 1, 1, 1}}},
+			{second / 40, 1, 0}, {2 * second / 40, 1, 0}, {3 * second / 40, 1, 0}, {4 * second / 40, 1, 1}}},
 		{"a clock that steps back", 1, 2, []step{{10 * second, 5, 2}, {0, 5, 0}, {second + 1, 5, 1}}},
 		{"0 is off", 0, 0, []step{{0, 1000, 1000}, {0, 1000, 1000}}},
 		{"0 is off, whatever the burst", 0, 1, []step{{0, 1000, 1000}}},

@@ -124,5 +124,5 @@ func (g *Gate) SetLimits(ip, database Limit) {
 func (g *Gate) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.addresses.byFull)
+	return len(g.addresses.byKey)
 }

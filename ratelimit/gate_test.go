@@ -194,6 +194,17 @@ func TestFractionalRate(t *testing.T) {
 			t.Errorf("second %d: %d pass, want %d", i, n, want)
 		}
 	}
+	// Tenths of a token, which floating point does not add up to a whole one.
+	g = ratelimit.NewGate(limit{10, 1}, limit{10, 1}, 10)
+	for i := range 201 {
+		want := 0
+		if i%10 == 0 {
+			want = 1
+		}
+		if n := passes(g, "default", ip4(1), 2, noon.Add(time.Duration(i)*10*time.Millisecond)); n != want {
+			t.Errorf("tenth %d: %d pass, want %d", i, n, want)
+		}
+	}
 }
 
 // Case G20.
@@ -273,8 +284,16 @@ func TestGateSetLimits(t *testing.T) {
 			}
 		}
 	}
+	// On again: as if nothing had been.
+	g := ratelimit.NewGate(limit{1, 10}, limit{1, 10}, 10)
+	passes(g, "default", ip4(1), 10, noon)
+	g.SetLimits(off, off)
+	g.SetLimits(limit{1, 10}, limit{1, 10})
+	if n := passes(g, "default", ip4(1), 100, noon); n != 10 {
+		t.Errorf("%d pass after off and on, want 10", n)
+	}
 	// What came in before a change came in at the rate before it.
-	g := ratelimit.NewGate(limit{1, 10}, off, 10)
+	g = ratelimit.NewGate(limit{1, 10}, off, 10)
 	passes(g, "default", ip4(1), 10, noon)
 	passes(g, "default", ip4(2), 1, noon.Add(2*time.Second))
 	g.SetLimits(limit{100, 10}, off)
@@ -309,6 +328,14 @@ func TestGateBound(t *testing.T) {
 	if n := g.Len(); n != 3 {
 		t.Errorf("%d remembered, want 3", n)
 	}
+	// What it left behind is not in anybody's way when it returns.
+	now = now.Add(10 * time.Second)
+	passes(g, "default", ip4(4), 6, now)
+	for i, want := range map[int]int{2: 10, 4: 4} {
+		if n := passes(g, "default", ip4(i), 20, now); n != want {
+			t.Errorf("%d of address %d pass later, want %d", n, i, want)
+		}
+	}
 	// Databases are bounded as well.
 	g = ratelimit.NewGate(off, limit{1, 10}, 3)
 	for i := range 100 {
@@ -328,11 +355,11 @@ func TestGateShrinks(t *testing.T) {
 	if n := g.Len(); n != 5000 {
 		t.Errorf("%d remembered, want 5,000", n)
 	}
-	for i := range 5000 {
+	for i := range 2600 {
 		passes(g, "default", ip4(1_000_000+i), 1, noon.Add(2*time.Minute))
 	}
-	if n := g.Len(); n != 5000 {
-		t.Errorf("%d remembered, want the second 5,000 alone", n)
+	if n := g.Len(); n != 2600 {
+		t.Errorf("%d remembered, want the new 2,600 alone", n)
 	}
 }
 

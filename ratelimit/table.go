@@ -109,7 +109,8 @@ func (t *table[K]) timeFor(tokens float64) time.Duration {
 	return time.Duration(min(maxTime, math.Ceil(tokens/t.limit.PerSecond*1e9)))
 }
 
-// setLimit changes the limit and keeps what was spent.
+// setLimit changes the limit and keeps what was spent. All debts change by the
+// same factor, so the heap stays in order (but for a nanosecond of rounding).
 func (t *table[K]) setLimit(l Limit, now int64) {
 	old := t.limit
 	t.limit = l
@@ -121,9 +122,6 @@ func (t *table[K]) setLimit(l Limit, now int64) {
 	for _, e := range t.byFull {
 		e.refill(old.PerSecond, now)
 		e.full = now + int64(t.timeFor(e.spent))
-	}
-	for i := len(t.byFull)/2 - 1; i >= 0; i-- {
-		t.sink(i)
 	}
 }
 
