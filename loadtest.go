@@ -33,6 +33,9 @@ func (p *program) loadtest(ctx context.Context, args []string) error {
 			return fmt.Errorf("-%s: %w", name, err)
 		}
 	}
+	if given(fs, "conns") {
+		o.Most = o.Conns
+	}
 	if !given(fs, "rooms") && o.Rooms > o.Conns {
 		o.Rooms = o.Conns
 	}
@@ -40,6 +43,7 @@ func (p *program) loadtest(ctx context.Context, args []string) error {
 		o.Reconnects = o.Conns / 10
 	}
 	o.Version, o.Commit, o.Terminal = version, builtFrom(), isTerminal(p.stderr)
+	o.Width = tableWidth(os.Getenv("COLUMNS"), loadtest.Columns(p.stdout))
 	ctx, stop := untilUnattended(ctx)
 	defer stop()
 	report, err := loadtest.Run(ctx, o, p.stdout, p.stderr)
@@ -50,6 +54,19 @@ func (p *program) loadtest(ctx context.Context, args []string) error {
 		err = errVerdict
 	}
 	return err
+}
+
+// maxTableWidth is as wide as a table can be read.
+const maxTableWidth = 160
+
+// tableWidth is the width of the report's table: what COLUMNS says, or else the
+// terminal; 0 when neither does.
+func tableWidth(columns string, terminal int) int {
+	width, err := strconv.Atoi(columns)
+	if err != nil || width <= 0 {
+		width = terminal
+	}
+	return min(width, maxTableWidth)
 }
 
 // untilUnattended returns a context that ends too when the terminal is closed:
@@ -86,7 +103,7 @@ var errVerdict = errors.New("the load test did not pass")
 func (p *program) loadtestFlags(o *loadtest.Options) *flag.FlagSet {
 	fs := p.flags("loadtest", "[flags]")
 	fs.StringVar(&o.Scenario, "scenario", o.Scenario, "what to do: "+strings.Join(loadtest.Scenarios(), ", "))
-	fs.IntVar(&o.Conns, "conns", o.Conns, "connections, each with a user of its own; scenario connect makes as many as descriptors allow")
+	fs.IntVar(&o.Conns, "conns", o.Conns, "connections, each with a user of its own; scenario connect makes at most so many, and without -conns as many as descriptors allow")
 	fs.IntVar(&o.Rooms, "rooms", o.Rooms, "rooms over which they are spread")
 	fs.IntVar(&o.Events, "events", o.Events, "events of a round in each room")
 	fs.IntVar(&o.Rounds, "rounds", o.Rounds, "rounds of each part")

@@ -118,15 +118,24 @@ func TestLoadtestInterrupted(t *testing.T) {
 			}
 			kill := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
 			defer kill.Stop()
-			seen := ""
-			for lines := bufio.NewScanner(progress); !strings.Contains(seen, "hold") && !strings.Contains(seen, "round") && !strings.Contains(seen, "events/s") && lines.Scan(); {
-				seen += lines.Text() + "\n"
+			seen, lines := "", bufio.NewReader(progress)
+			for err := error(nil); err == nil && !strings.Contains(seen, "hold") && !strings.Contains(seen, "round") && !strings.Contains(seen, "events/s"); {
+				var line string
+				line, err = lines.ReadString('\n')
+				seen += line
 			}
 			if err := test.end(cmd, progress); err != nil {
 				t.Fatalf("%v after %q", err, seen)
 			}
-			go func() { _, _ = io.Copy(io.Discard, progress) }()
+			rest := make(chan string, 1)
+			go func() {
+				text, _ := io.ReadAll(lines)
+				rest <- string(text)
+			}()
 			_ = cmd.Wait()
+			if said := <-rest; !strings.Contains(said, "stopping…\n") && name != "progress not read on" {
+				t.Errorf("it does not say that it stops: %q", said)
+			}
 			text, err := os.ReadFile(out.Name())
 			if err != nil {
 				t.Fatal(err)
@@ -160,6 +169,22 @@ func TestLoadtestMisuse(t *testing.T) {
 		var out, complaint bytes.Buffer
 		if code := run(t.Context(), append([]string{"loadtest"}, args...), strings.NewReader(""), &out, &complaint); code != exitMisuse || complaint.Len() == 0 {
 			t.Errorf("%q: exit code %d, %q", args, code, complaint.String())
+		}
+	}
+}
+
+// TestTableWidth: COLUMNS decides, then the terminal; neither makes lines too long
+// to read.
+func TestTableWidth(t *testing.T) {
+	for _, test := range []struct {
+		columns  string
+		terminal int
+		want     int
+	}{
+		{"", 0, 0}, {"", 120, 120}, {"90", 120, 90}, {"90", 0, 90}, {"400", 0, 160}, {"", 500, 160}, {"-3", 120, 120}, {"wide", 80, 80}, {"0", 0, 0},
+	} {
+		if got := tableWidth(test.columns, test.terminal); got != test.want {
+			t.Errorf("COLUMNS=%q on a terminal of %d: %d, want %d", test.columns, test.terminal, got, test.want)
 		}
 	}
 }

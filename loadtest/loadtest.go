@@ -74,14 +74,23 @@ func Run(ctx context.Context, o Options, stdout, stderr io.Writer) (*report.Repo
 		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	r.describe()
+	user := ctx
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	r.progress = newProgress(stderr, o.Terminal, stop)
+	heard := make(chan struct{})
+	unheard := context.AfterFunc(user, func() {
+		defer close(heard)
+		r.progress.stopping()
+	})
 	for _, name := range r.names() {
 		if ctx.Err() != nil {
 			break
 		}
 		r.scenario(ctx, name)
+	}
+	if !unheard() {
+		<-heard
 	}
 	r.progress.close()
 	if ctx.Err() != nil {

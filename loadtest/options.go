@@ -17,6 +17,7 @@ type Options struct {
 	Scenario string // see [Scenarios]
 
 	Conns      int           // connections
+	Most       int           // connections of scenario connect; 0: as many as descriptors allow
 	Rooms      int           // rooms over which they are spread
 	Events     int           // events of a round in each room
 	Rounds     int           // rounds of each part
@@ -104,6 +105,7 @@ func (o *Options) Validate() error {
 	_, known := scenarios[o.Scenario]
 	bad(!known, "-scenario must be one of %s, got %q", strings.Join(Scenarios(), ", "), o.Scenario)
 	bad(o.Conns < 1 || o.Conns > 999_000, "-conns must be from 1 to 999000, got %d", o.Conns)
+	bad(o.Most < 0, "-conns must not be negative, got %d", o.Most)
 	bad(o.Rooms < 1 || o.Rooms > o.Conns, "-rooms must be from 1 to -conns (%d), got %d", o.Conns, o.Rooms)
 	bad(o.Events < 1 || o.Events > 1000, "-events must be from 1 to 1000, got %d", o.Events)
 	bad(o.Rounds < 1 || o.Rounds > 1000, "-rounds must be from 1 to 1000, got %d", o.Rounds)

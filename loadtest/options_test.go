@@ -83,6 +83,29 @@ func TestTooFewDescriptors(t *testing.T) {
 	}
 }
 
+// TestCrowdSize: -conns bounds scenario connect, and so do descriptors.
+func TestCrowdSize(t *testing.T) {
+	for _, test := range []struct {
+		most        int
+		descriptors int64
+		want        int
+	}{
+		{0, 20_000, 20_000 - spareDescriptors},
+		{0, 2_000_000, maxConnect},
+		{500, 20_000, 500},
+		{50_000, 20_000, 20_000 - spareDescriptors},
+		{0, 0, 10_000},
+		{500, 0, 500},
+		{0, 10, 1},
+	} {
+		o := DefaultOptions()
+		o.Most = test.most
+		if got := crowdSize(&o, test.descriptors); got != test.want {
+			t.Errorf("at most %d, %d descriptors: %d, want %d", test.most, test.descriptors, got, test.want)
+		}
+	}
+}
+
 func TestAddressesDoNotRepeat(t *testing.T) {
 	a := newAddresses(7)
 	seen := make(map[string]bool)

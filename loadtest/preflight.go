@@ -175,7 +175,11 @@ func (o *Options) settings() []report.Setting {
 		list = append(list, report.Setting{Name: name, Value: fmt.Sprint(value), Default: fmt.Sprint(def)})
 	}
 	add("scenario", o.Scenario, d.Scenario)
-	add("conns", o.Conns, d.Conns)
+	if o.Scenario == "connect" && o.Most == 0 {
+		add("conns", "as many as descriptors allow", "as many as descriptors allow")
+	} else {
+		add("conns", o.Conns, d.Conns)
+	}
 	add("rooms", o.Rooms, d.Rooms)
 	add("events", o.Events, d.Events)
 	add("rounds", o.Rounds, d.Rounds)

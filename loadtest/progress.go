@@ -75,6 +75,14 @@ func (p *progress) set(s *swarm, phase string, until time.Time) {
 	p.swarm, p.phase, p.until = s, phase, until
 }
 
+// stopping tells at once that the user was heard: what is left to do takes a moment.
+func (p *progress) stopping() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	fmt.Fprintln(p.out, "stopping…")
+}
+
 // close ends the telling.
 func (p *progress) close() {
 	close(p.stop)

@@ -68,6 +68,7 @@ func TestScenarios(t *testing.T) {
 		"hold":     func(o *Options) { o.TLS, o.Reconnects, o.Hold = true, 3, 10*time.Millisecond },
 		"crash":    func(o *Options) { o.Kills, o.Conns, o.Rooms = 2, 20, 4 },
 		"slow":     func(o *Options) {},
+		"connect":  func(o *Options) { o.Most = 30 },
 		"soak":     func(o *Options) { o.Scenario, o.Duration, o.Reconnects = "rooms", 600*time.Millisecond, 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,8 +84,12 @@ func TestScenarios(t *testing.T) {
 			if got := r.Scenarios[0].Name; got != name {
 				t.Errorf("the report says %s", got)
 			}
-			if len(r.Scenarios[0].Rounds) == 0 {
-				t.Error("no rounds")
+			rounds := r.Scenarios[0].Rounds
+			if len(rounds) == 0 {
+				t.Fatal("no rounds")
+			}
+			if got := rounds[0].Conns; o.Most > 0 && got != o.Most {
+				t.Errorf("%d connections, at most and at least %d were asked for", got, o.Most)
 			}
 		})
 	}

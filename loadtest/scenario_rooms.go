@@ -79,19 +79,16 @@ func (st *stage) hold(ctx context.Context) error {
 	return st.reconnects(ctx, o.Reconnects)
 }
 
-// crowd opens as many connections as descriptors allow.
+// crowd opens as many connections as descriptors and -conns allow.
 func (st *stage) crowd(ctx context.Context) error {
 	o := &st.r.options
-	n := o.Conns
-	if st.r.limit > 0 {
-		n = int(min(st.r.limit-spareDescriptors, maxConnect))
-	}
+	n := crowdSize(o, st.r.limit)
 	rooms := min(o.Rooms, n)
 	if err := st.openAndIdle(ctx, layout{conns: n, rooms: rooms}); err != nil {
 		return err
 	}
 	st.figure(report.Figure{Name: "connections_held", Title: "connections held", Value: float64(n), Better: report.Higher,
-		Definition: "Connections that were open, authenticated and subscribed at the same time: as many as descriptors of one process allow."}, 0)
+		Definition: "Connections that were open, authenticated and subscribed at the same time: as many as descriptors of one process allow, and no more than were asked for."}, 0)
 	if err := st.pause(ctx, o.Hold, "hold"); err != nil {
 		return err
 	}
@@ -102,3 +99,18 @@ func (st *stage) crowd(ctx context.Context) error {
 
 // maxConnect bounds a machine that allows a million descriptors.
 const maxConnect = 100_000
+
+// crowdSize is how many connections a process makes that has so many descriptors, 0
+// if that is not known.
+func crowdSize(o *Options, descriptors int64) int {
+	n := maxConnect
+	if descriptors > 0 {
+		n = int(min(max(1, descriptors-spareDescriptors), maxConnect))
+	} else if o.Most == 0 {
+		n = o.Conns
+	}
+	if o.Most > 0 {
+		n = min(n, o.Most)
+	}
+	return n
+}
