@@ -156,7 +156,7 @@ func TestLastEventLost(t *testing.T) {
 	t.Parallel()
 	dropped := false
 	p := startProxy(t, startHub(t, func(o *hub.Options) {
-		o.Server.PingInterval, o.Server.PongTimeout = time.Second, 900*time.Millisecond
+		o.Server.PingInterval, o.Server.PongTimeout = 2*time.Second, 1900*time.Millisecond
 	}), func(_ *proxied, frame []byte) [][]byte {
 		if !dropped && numberOf(frame) == "20" {
 			dropped = true
@@ -165,7 +165,6 @@ func TestLastEventLost(t *testing.T) {
 		return [][]byte{frame}
 	})
 	o := small(p.listener.Addr().String())
-	o.stall = 1500 * time.Millisecond
 	r, _ := runTest(t, context.Background(), o)
 	onlyFailed(t, r, "lost = 0", "the scenario completes")
 	if f := r.Faults(); f.Lost != 1 {

@@ -26,6 +26,12 @@ const testSecret = "0123456789abcdef0123456789abcdef"
 // startHub runs a server in this process and returns its address.
 func startHub(t *testing.T, tune func(*hub.Options)) string {
 	t.Helper()
+	return runHub(t, tune).Addr()
+}
+
+// runHub runs a server in this process.
+func runHub(t *testing.T, tune func(*hub.Options)) *hub.Server {
+	t.Helper()
 	o := hub.DefaultOptions()
 	o.Server.Listen, o.Server.DataDir, o.Server.DrainWindow = "127.0.0.1:0", t.TempDir(), 10*time.Millisecond
 	o.Server.Loops = 2
@@ -51,7 +57,7 @@ func startHub(t *testing.T, tune func(*hub.Options)) string {
 			t.Errorf("server: %v", err)
 		}
 	})
-	return s.Addr()
+	return s
 }
 
 // small are the options of a short test of a server that runs at addr.

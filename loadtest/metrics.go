@@ -36,6 +36,19 @@ func (m *metricsSource) fetch(ctx context.Context) (metrics, error) {
 	return parseMetrics(string(body)), nil
 }
 
+// connections is how many the server has.
+func (m *metricsSource) connections(ctx context.Context) (int, error) {
+	all, err := m.fetch(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, ok := all["hub_connections"]
+	if !ok {
+		return 0, errors.New("the server's metrics have no hub_connections")
+	}
+	return int(n), nil
+}
+
 const (
 	metricsTimeout = 5 * time.Second
 	profileTimeout = time.Minute // above the time of the longest one

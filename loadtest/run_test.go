@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"hub/hub"
 	"hub/loadtest/report"
 )
 
@@ -355,6 +356,29 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// TestConnectionsLeftElsewhere: the metrics of a server that runs already tell
+// whether connections are left there.
+func TestConnectionsLeftElsewhere(t *testing.T) {
+	t.Parallel()
+	const key = "0123456789abcdef"
+	s := runHub(t, func(o *hub.Options) { o.Admin.Listen, o.Admin.Key = "127.0.0.1:0", key })
+	o := small(s.Addr())
+	o.AdminURL, o.AdminKey = "http://"+s.AdminAddr(), key
+	r, _ := runTest(t, context.Background(), o)
+	onlyFailed(t, r)
+	if c := checkOf(t, r, leftCheck); c.Result != report.Passed {
+		t.Errorf("%s: %s (%s)", c.Name, c.Result, c.Detail)
+	}
+	o.AdminKey = "another"
+	r, _ = runTest(t, context.Background(), o)
+	onlyFailed(t, r)
+	if c := checkOf(t, r, leftCheck); c.Result != report.NotChecked || !strings.Contains(c.Detail, "401") {
+		t.Errorf("%s: %s (%s)", c.Name, c.Result, c.Detail)
+	}
+}
+
+const leftCheck = "connections left after the end = 0"
+
 // TestConnectionsLeft: connections that the server still has are counted.
 func TestConnectionsLeft(t *testing.T) {
 	page := "# HELP hub_connections Authenticated connections.\nhub_connections{database=\"default\"} 2\nhub_connections{database=\"other\"} 1\n"
@@ -375,6 +399,11 @@ func TestConnectionsLeft(t *testing.T) {
 	if left, err := st.connectionsLeft(t.Context()); left != 3 || err != nil {
 		t.Errorf("%d, %v; want 3", left, err)
 	}
+	st.others = 3
+	if _, err := st.connectionsLeft(t.Context()); err == nil || !strings.Contains(err.Error(), "3 connections of others") {
+		t.Errorf("connections of others: %v", err)
+	}
+	st.others = 0
 	page = "hub_other 0\n"
 	if _, err := st.connectionsLeft(t.Context()); err == nil {
 		t.Error("a missing metric counts as none")

@@ -20,6 +20,10 @@ type stage struct {
 	server *server // nil for one that runs at -url
 	source *metricsSource
 	quit   context.CancelCauseFunc
+	// others is how many connections the server had before ours; 0 for our own
+	// server. othersErr says why that is not known.
+	others    int
+	othersErr error
 
 	swarm   *swarm // nil between two
 	sampler *sampler
@@ -95,7 +99,7 @@ func (st *stage) run(ctx context.Context, scenario func(*stage, context.Context)
 	st.checkTraffic()
 	const none = "connections left after the end = 0"
 	switch {
-	case st.server == nil:
+	case st.server == nil && leftErr != nil:
 		st.notChecked(none, leftErr.Error())
 	case ctx.Err() != nil && leftErr != nil:
 		st.notChecked(none, orText(early(user, context.Cause(ctx)), interrupted))
@@ -125,8 +129,10 @@ func (st *stage) abandon(ctx context.Context, err error) error {
 func (st *stage) begin(ctx context.Context) error {
 	r := st.r
 	if r.options.URL != "" {
+		st.othersErr = errors.New("the server's metrics tell: -admin-url and -admin-key let this be checked")
 		if r.options.AdminURL != "" {
 			st.source = &metricsSource{base: strings.TrimSuffix(r.options.AdminURL, "/"), key: r.options.AdminKey}
+			st.others, st.othersErr = st.source.connections(ctx)
 		}
 		st.sampler = newSampler(st)
 		return nil

@@ -108,27 +108,21 @@ func because(failed bool, why string) string {
 }
 
 // connectionsLeft asks the server how many connections it still has, waiting for
-// their closes to be handled.
+// their closes to be handled. It is an error where some may be those of others.
 func (st *stage) connectionsLeft(ctx context.Context) (int, error) {
-	if st.server == nil {
-		return 0, errors.New("the server may have others")
-	}
-	if st.server.process == nil {
+	switch {
+	case st.server != nil && st.server.process == nil:
 		return 0, errors.New("the server does not run")
+	case st.othersErr != nil:
+		return 0, st.othersErr
+	case st.others > 0:
+		return 0, fmt.Errorf("the server had %d connections of others", st.others)
 	}
 	deadline := time.Now().Add(st.r.options.stall)
 	for {
-		m, err := st.source.fetch(ctx)
-		if err != nil {
-			return 0, err
-		}
-		value, ok := m["hub_connections"]
-		if !ok {
-			return 0, errors.New("the server's metrics have no hub_connections")
-		}
-		left := int(value)
-		if left == 0 || time.Now().After(deadline) {
-			return left, nil
+		left, err := st.source.connections(ctx)
+		if err != nil || left == 0 || time.Now().After(deadline) {
+			return left, err
 		}
 		if err := st.pause(ctx, 10*time.Millisecond, "wait for closes"); err != nil {
 			return left, err
