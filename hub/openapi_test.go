@@ -47,7 +47,7 @@ func describedAt(method, path string) object {
 		method = http.MethodGet
 	}
 	for template, item := range description["paths"].(object) {
-		pattern := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(strings.Replace(template, "{key}", ".+", 1), "[^/]+")
+		pattern := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(strings.Replace(template, "{key}", ".*", 1), "[^/]+")
 		if regexp.MustCompile("^" + pattern + "$").MatchString(path) {
 			operation, _ := item.(object)[strings.ToLower(method)].(object)
 			return operation
