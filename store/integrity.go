@@ -15,7 +15,7 @@ func CheckIntegrity(ctx context.Context, path string) (err error) {
 			err = fmt.Errorf("check database %s: %w", path, err)
 		}
 	}()
-	if err := checkHeader(ctx, path); err != nil {
+	if err := databaseSchema.checkHeader(ctx, path); err != nil {
 		return err
 	}
 	params := []string{"mode=ro"}

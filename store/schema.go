@@ -81,6 +81,14 @@ var migrations = []string{
 	ALTER TABLE idempotency ADD COLUMN result BLOB;`,
 }
 
+// schema is what the files of one kind hold, and how to get there.
+type schema struct {
+	applicationID int
+	steps         []string // see migrations
+}
+
+var databaseSchema = schema{applicationID, migrations}
+
 // prepare makes the file of o ready for its writer and readers: it exists, is
 // ours, has the current schema, is in WAL mode, and its epoch is settled and on
 // the disk. It returns the database's epoch.
@@ -89,7 +97,7 @@ func prepare(o Options) (epoch string, err error) {
 		return "", err
 	}
 	ctx := context.Background() // nobody waits for Open with a deadline
-	if err := checkHeader(ctx, o.Path); err != nil {
+	if err := databaseSchema.checkHeader(ctx, o.Path); err != nil {
 		return "", err
 	}
 	l, err := connect(ctx, dsn(o.Path, nil, setupPragmas), setupPragmas)
@@ -102,17 +110,25 @@ func prepare(o Options) (epoch string, err error) {
 	}
 	// After the first migration, so that the identity of a new file is in its
 	// header from the first transaction on and not in a WAL.
-	var mode string
-	if err := l.conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
-		return "", fmt.Errorf("switch to WAL: %w", err)
-	}
-	if mode != "wal" {
-		return "", fmt.Errorf("switch to WAL: journal mode is %q", mode)
+	if err := useWAL(ctx, l.conn); err != nil {
+		return "", err
 	}
 	if epoch, err = settleEpoch(ctx, l.conn, o.BootID, o.Synchronous); err != nil {
 		return "", err
 	}
 	return epoch, checkpointAll(ctx, l.conn)
+}
+
+// useWAL switches the file to WAL mode, where it stays.
+func useWAL(ctx context.Context, conn *sql.Conn) error {
+	var mode string
+	if err := conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
+		return fmt.Errorf("switch to WAL: %w", err)
+	}
+	if mode != "wal" {
+		return fmt.Errorf("switch to WAL: journal mode is %q", mode)
+	}
+	return nil
 }
 
 // create makes an empty file that only its owner may read, if there is none.
@@ -130,7 +146,7 @@ func create(path string) error {
 
 // checkHeader refuses a foreign or newer file before anything could write to it:
 // an immutable connection takes no lock, reads no WAL and leaves no file behind.
-func checkHeader(ctx context.Context, path string) error {
+func (s schema) checkHeader(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -149,11 +165,11 @@ func checkHeader(ctx context.Context, path string) error {
 	if err := errors.Join(err, l.close()); err != nil {
 		return fmt.Errorf("%w: %w", ErrForeign, err)
 	}
-	if id != applicationID {
-		return fmt.Errorf("%w: application_id is %#x, want %#x", ErrForeign, id, applicationID)
+	if id != s.applicationID {
+		return fmt.Errorf("%w: application_id is %#x, want %#x", ErrForeign, id, s.applicationID)
 	}
-	if version > len(migrations) {
-		return newer(version, len(migrations))
+	if version > len(s.steps) {
+		return newer(version, len(s.steps))
 	}
 	return nil
 }
@@ -175,10 +191,15 @@ func identity(ctx context.Context, q querier) (id, version int, err error) {
 	return id, version, err
 }
 
-// migrate brings the schema up to the last of steps.
+// migrate brings a database up to the last of steps.
 func migrate(ctx context.Context, conn *sql.Conn, steps []string) error {
+	return schema{applicationID, steps}.migrate(ctx, conn)
+}
+
+// migrate brings a file up to the last step.
+func (s schema) migrate(ctx context.Context, conn *sql.Conn) error {
 	for {
-		done, err := migrateOne(ctx, conn, steps)
+		done, err := s.migrateOne(ctx, conn)
 		if err != nil {
 			return fmt.Errorf("migrate: %w", err)
 		}
@@ -191,7 +212,7 @@ func migrate(ctx context.Context, conn *sql.Conn, steps []string) error {
 // migrateOne runs the next step, if any. Version and identity are read inside
 // its transaction, so neither a killed nor a simultaneous migration can make
 // one run twice.
-func migrateOne(ctx context.Context, conn *sql.Conn, steps []string) (done bool, err error) {
+func (s schema) migrateOne(ctx context.Context, conn *sql.Conn) (done bool, err error) {
 	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return false, err
 	}
@@ -205,24 +226,24 @@ func migrateOne(ctx context.Context, conn *sql.Conn, steps []string) (done bool,
 	if err != nil {
 		return false, err
 	}
-	if id != applicationID {
+	if id != s.applicationID {
 		var objects int
 		if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&objects); err != nil {
 			return false, err
 		}
 		if id != 0 || version != 0 || objects != 0 {
-			return false, fmt.Errorf("%w: application_id is %#x, want %#x", ErrForeign, id, applicationID)
+			return false, fmt.Errorf("%w: application_id is %#x, want %#x", ErrForeign, id, s.applicationID)
 		}
 	}
-	if version > len(steps) {
-		return false, newer(version, len(steps))
+	if version > len(s.steps) {
+		return false, newer(version, len(s.steps))
 	}
-	if version < len(steps) {
-		script := steps[version] + fmt.Sprintf(";PRAGMA application_id=%d;PRAGMA user_version=%d", applicationID, version+1)
+	if version < len(s.steps) {
+		script := s.steps[version] + fmt.Sprintf(";PRAGMA application_id=%d;PRAGMA user_version=%d", s.applicationID, version+1)
 		if _, err := conn.ExecContext(ctx, script); err != nil {
 			return false, fmt.Errorf("to version %d: %w", version+1, err)
 		}
 	}
 	_, err = conn.ExecContext(ctx, "COMMIT")
-	return version >= len(steps), err
+	return version >= len(s.steps), err
 }
