@@ -167,6 +167,8 @@ type DB struct {
 	// owned by the writer goroutine until ended is closed
 	finished error // how it ended
 
+	backingUp sync.Mutex // held by the backup under way
+
 	closing atomic.Bool
 	closed  sync.Once
 	err     error // of Close
