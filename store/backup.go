@@ -58,9 +58,10 @@ type BackupInfo struct {
 //
 // While the pages are copied, the write-ahead log cannot be emptied. A busy
 // writer, which tries for 0.1 s after each 4 MiB, lets it grow by 40 MiB a second
-// at most: in measurements it reached a tenth to a fifth of the database. Commits
-// then wait for up to 0.5 s. When the log becomes larger than the database and
-// than 1 GiB, the backup gives up.
+// at most. Measured with 300 MiB and four writers: 2.5 s, a log of 16 MiB, a
+// third of the writes, the longest wait for a commit 0.2 s (0.07 s without); on
+// an overloaded machine 4 s, 50 MiB and 0.5 s. When the log becomes larger than
+// the database and than 1 GiB, the backup gives up.
 func (db *DB) Backup(ctx context.Context, path string) (BackupInfo, error) {
 	info, err := db.backup(ctx, path)
 	if err != nil {
