@@ -55,6 +55,33 @@ func TestOwnServer(t *testing.T) {
 	}
 }
 
+// TestFloorIdles: the floor's sockets are idle before each burst as those of a
+// server are, and what a burst costs is known.
+func TestFloorIdles(t *testing.T) {
+	if !floorSupported {
+		t.Skip("no floor here")
+	}
+	t.Parallel()
+	o := ownServer(t)
+	if err := o.complete(); err != nil {
+		t.Fatal(err)
+	}
+	r := &runner{options: o, report: report.New(report.Tool{}), addresses: newAddresses(o.Seed), progress: newProgress(io.Discard, false, nil)}
+	defer r.progress.close()
+	const gap = 200 * time.Millisecond
+	begin := time.Now()
+	run, _, err := r.measureFloor(t.Context(), roomsShape(&o), gap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < floorRounds*gap {
+		t.Errorf("%d bursts took %v, want at least the %v before each", floorRounds, took, gap)
+	}
+	if run.Latency.Count != int64(o.Conns*o.Events) || run.WriterCPU <= 0 || run.GeneratorCPU <= 0 {
+		t.Errorf("floor: %+v", run)
+	}
+}
+
 // ofMachine says whether a problem is that of a machine which does other things.
 func ofMachine(problem string) bool {
 	return strings.Contains(problem, "the generator") || strings.Contains(problem, "the machine was not steady")
@@ -88,6 +115,9 @@ func TestScenarios(t *testing.T) {
 			rounds := r.Scenarios[0].Rounds
 			if len(rounds) == 0 {
 				t.Fatal("no rounds")
+			}
+			if i := slices.IndexFunc(r.Scenarios[0].Figures, func(f report.Figure) bool { return f.Name == report.SustainedEnd.Name && f.Value > 0 }); (i >= 0) != (name == "delivery") {
+				t.Errorf("p95 at the end of a steady stream: figure %d", i)
 			}
 			if got := rounds[0].Conns; o.Most > 0 && got != o.Most {
 				t.Errorf("%d connections, at most and at least %d were asked for", got, o.Most)
@@ -381,10 +411,15 @@ const leftCheck = "connections left after the end = 0"
 
 // TestConnectionsLeft: connections that the server still has are counted.
 func TestConnectionsLeft(t *testing.T) {
+	pages := -1000 // far from the third
 	page := "# HELP hub_connections Authenticated connections.\nhub_connections{database=\"default\"} 2\nhub_connections{database=\"other\"} 1\n"
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/metrics" || r.Header.Get("Authorization") != "Bearer key" {
 			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if pages++; pages == 3 {
+			_, _ = io.WriteString(w, "hub_connections 0\n") // closes take their time
 			return
 		}
 		_, _ = io.WriteString(w, page)
@@ -398,6 +433,10 @@ func TestConnectionsLeft(t *testing.T) {
 	}
 	if left, err := st.connectionsLeft(t.Context()); left != 3 || err != nil {
 		t.Errorf("%d, %v; want 3", left, err)
+	}
+	pages, st.r.options.stall = 0, time.Minute
+	if left, err := st.connectionsLeft(t.Context()); left != 0 || err != nil {
+		t.Errorf("%d, %v; want 0 once all are closed", left, err)
 	}
 	st.others = 3
 	if _, err := st.connectionsLeft(t.Context()); err == nil || !strings.Contains(err.Error(), "3 connections of others") {

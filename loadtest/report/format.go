@@ -100,10 +100,19 @@ func formatDuration(d time.Duration) string {
 
 // shown is the value with its unit, and its range where it has one.
 func (f Figure) shown() string {
-	if f.Low == 0 && f.High == 0 {
-		return formatValue(f.Value, f.Unit)
+	shown := formatValue(f.Value, f.Unit)
+	if span := f.span(); span != "" {
+		shown += " (" + span + ")"
 	}
-	return formatValue(f.Value, f.Unit) + " (" + formatNumber(f.Low) + "–" + formatNumber(f.High) + ")"
+	return shown
+}
+
+// span is the range of the value; empty without one.
+func (f Figure) span() string {
+	if f.Low == 0 && f.High == 0 {
+		return ""
+	}
+	return formatNumber(f.Low) + "–" + formatNumber(f.High)
 }
 
 // ratio is what delivery was of the floor, with its range.

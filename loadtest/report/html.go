@@ -47,6 +47,9 @@ type tile struct {
 	Missed             bool
 }
 
+// Long says that the value needs smaller letters to stay in one piece.
+func (t tile) Long() bool { return len(t.Value) > 9 }
+
 // checkGroup is the checks with one result.
 type checkGroup struct {
 	Result Result
@@ -68,8 +71,9 @@ type scenarioPart struct {
 
 type figureRow struct {
 	Figure
-	Shown, Goal, Standing string
-	Bar                   float64 // 0 to 100; the target stands at 50
+	Shown, Range   string
+	Goal, Standing string
+	Bar            float64 // 0 to 100; the target stands at 50
 }
 
 type floorRow struct {
@@ -196,7 +200,7 @@ func partOf(s *Scenario, id string) scenarioPart {
 		part.Charts[i].ID = fmt.Sprintf("%s-c%d", id, i+1)
 	}
 	for _, f := range s.Figures {
-		row := figureRow{Figure: f, Shown: f.shown(), Goal: f.target(), Standing: f.standing()}
+		row := figureRow{Figure: f, Shown: formatValue(f.Value, f.Unit), Range: f.span(), Goal: f.target(), Standing: f.standing()}
 		if f.Target != nil && *f.Target > 0 && finite(f.Value) {
 			row.Bar = min(max(f.Value / *f.Target * 50, 0.5), 100)
 		}

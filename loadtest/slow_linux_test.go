@@ -4,10 +4,11 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hub/loadtest/report"
 )
@@ -17,13 +18,16 @@ const stalledCheck = "the stalled read nothing"
 // TestStalledThatRead: a run whose stalled clients read on proves nothing about
 // stalled clients, and says so.
 func TestStalledThatRead(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the system does not tell what waits in a socket")
-	}
 	t.Parallel()
 	o := small(startHub(t, nil))
 	o.Scenario = "slow"
-	o.stalling = func(c *conn) error { return c.setReading(true) }
+	o.stalling = func(c *conn) error {
+		fd := c.sock.(*epollSocket).fd
+		if size, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); size != 2*slowReceive || err != nil {
+			t.Errorf("a receive buffer of %d bytes, %v; want twice %d", size, err, slowReceive)
+		}
+		return c.setReading(true)
+	}
 	r, _ := runTest(t, context.Background(), o)
 	onlyFailed(t, r, stalledCheck)
 	if detail := checkOf(t, r, stalledCheck).Detail; !strings.HasPrefix(detail, "0 of 1") {
@@ -34,9 +38,6 @@ func TestStalledThatRead(t *testing.T) {
 // TestStalled: clients of a server that runs elsewhere are stalled as well, plain
 // and through TLS, and what can be known of that is checked.
 func TestStalled(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the system does not tell what waits in a socket")
-	}
 	for name, test := range map[string]struct {
 		options func(t *testing.T) Options
 		server  report.Result // of the check of its memory
@@ -79,9 +80,6 @@ func TestBounded(t *testing.T) {
 // TestSocketMemories: what was written and not read is in the memory of the socket
 // that wrote it, or of the one that does not read it.
 func TestSocketMemories(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the system does not tell")
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
