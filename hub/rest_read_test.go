@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"hub/store"
 )
 
 // A resource's ETag is its version; whoever has it gets 304, and HEAD no body.
@@ -180,23 +182,31 @@ func TestRestResourcePages(t *testing.T) {
 // A snapshot that is too large says what to do instead, and pages get through.
 func TestRestSnapshotBound(t *testing.T) {
 	s := restServer(t)
-	ann, id := bearerOf(t, "ann"), 0
-	value := `"` + strings.Repeat("x", 60<<10) + `"`
-	for total := 0; total < maxSnapshot; total += 4 * len(value) {
-		var steps []string
-		for i := range 4 {
-			steps = append(steps, fmt.Sprintf(`{"op":"set","key":"%d/%d","value":%s}`, id, i, value))
+	ann, n := bearerOf(t, "ann"), 0
+	value := []byte(`"` + strings.Repeat("x", 63<<10) + `"`)
+	grow := func(by int) {
+		steps := make([]store.Step, by)
+		for i := range steps {
+			steps[i] = store.Step{Op: store.StepSet, Key: fmt.Sprint(n), Value: value}
+			n++
 		}
-		if total+4*len(value) >= maxSnapshot {
-			s.call(t, "GET", rooms+"open:a/snapshot", "", ann).want(t, "what fits", 200, "")
+		done := make(chan error, 1)
+		s.databases["default"].store.Operate(store.Operation{Room: "open:a", ID: fmt.Sprint(n), Steps: steps},
+			func(_ store.OperationResult, err error) { done <- err })
+		if err := <-done; err != nil {
+			t.Fatal(err)
 		}
-		s.call(t, "POST", rooms+"open:a/operations", fmt.Sprintf(`{"id":"%d","steps":[%s]}`, id, strings.Join(steps, ",")), ann).want(t, "operate", 200, "")
-		id++
 	}
+	most := maxSnapshot / (len(value) + 100)
+	for n < most {
+		grow(min(50, most-n))
+	}
+	s.call(t, "GET", rooms+"open:a/snapshot", "", ann).want(t, "what fits", 200, "")
+	grow(2)
 	s.call(t, "GET", rooms+"open:a/snapshot", "", ann).want(t, "what does not", 413, "too_large")
-	n := 0
-	s.pages(t, rooms+"open:a/resources?limit=1000", ann, "resources", func(_ object, list []any) { n += len(list) })
-	if n != 4*id {
-		t.Errorf("pages had %d resources, want %d", n, 4*id)
+	got := 0
+	s.pages(t, rooms+"open:a/resources?limit=1000", ann, "resources", func(_ object, list []any) { got += len(list) })
+	if got != n {
+		t.Errorf("pages had %d resources, want %d", got, n)
 	}
 }
