@@ -65,9 +65,10 @@ func (db *DB) Operate(o Operation, done func(OperationResult, error)) {
 			resources, err = op.resources()
 		}
 		if err != nil {
-			r = Result{}
+			done(OperationResult{}, err)
+			return
 		}
-		done(OperationResult{Result: r, Resources: resources}, err)
+		done(OperationResult{Result: r, Resources: resources}, nil)
 	})
 }
 

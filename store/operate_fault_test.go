@@ -195,6 +195,33 @@ func testOperationFault(t *testing.T, stage string, from, to int) {
 	}
 }
 
+// A copy that was replayed in a batch that failed is the one that counts when the
+// original fails alone too; its result is that of its own run.
+func TestCopyOutlivesOriginal(t *testing.T) {
+	f, g := &faults{}, newGate("begin")
+	o := options(t)
+	o.SetFault(func(stage string) error {
+		g.fault(stage)
+		return f.fault(stage)
+	})
+	db := open(t, o)
+	g.hold(t, db, message("a", `1`))
+	first := start(db, operation("a", "x", set("k", `"x"`)))
+	other := start(db, operation("a", "y", set("k", `"y"`)))
+	second := start(db, operation("a", "x", set("k", `"x"`)))
+	f.set(2, 3, "commit") // of the batch of three, and of the original alone
+	close(g.open)
+	if a := await(t, first); !errors.Is(a.err, errInjected) {
+		t.Errorf("original: %+v", a)
+	}
+	if a := await(t, other); a.err != nil || list(a.Resources) != `k 1 "y"` {
+		t.Errorf("other: %+v", a)
+	}
+	if a := await(t, second); a.err != nil || a.Replayed || list(a.Resources) != `k 2 "x"` {
+		t.Errorf("copy: %+v", a)
+	}
+}
+
 // A full disk is an explicit error, reads go on, and operations resume by
 // themselves when there is room again.
 func TestDiskFullWhileOperating(t *testing.T) {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 	"reflect"
@@ -177,10 +178,12 @@ func TestSteps(t *testing.T) {
 // A refusal names the step and the resource as it is in the room; nothing of the
 // operation stays, not even what its other steps did, and its id stays free.
 func TestRefusals(t *testing.T) {
-	var l ledger
-	o := options(t)
-	o.Committed = l.committed
-	db := open(t, o)
+	db := open(t, options(t))
+	t.Cleanup(func() { // when all have run
+		if n := db.Stats().Failed; n != 0 {
+			t.Errorf("a refusal is no failure: %d batches failed", n)
+		}
+	})
 	const exact = 1<<53 - 1
 	for _, c := range []struct {
 		name    string
@@ -241,9 +244,6 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("afterwards: %+v, want offset 2", r.Result)
 			}
 		})
-	}
-	if err := db.Ready(); err != nil {
-		t.Errorf("a refusal is no failure: %v", err)
 	}
 }
 
@@ -331,8 +331,8 @@ func TestEventTooLarge(t *testing.T) {
 	if a := await(t, start(db, op)); !errors.Is(a.err, store.ErrTooLarge) {
 		t.Errorf("grown: %v", a.err)
 	}
-	if err := db.Ready(); err != nil {
-		t.Errorf("a refusal is no failure: %v", err)
+	if n := db.Stats().Failed; n != 0 {
+		t.Errorf("a refusal is no failure: %d batches failed", n)
 	}
 }
 
@@ -555,5 +555,31 @@ func TestOperationIDRace(t *testing.T) {
 				t.Errorf("%d fresh, top %d", fresh, top)
 			}
 		})
+	}
+}
+
+// A stored result that cannot be read is an error, not a result, and no reason to
+// do it again.
+func TestDamagedResult(t *testing.T) {
+	o := options(t)
+	db := open(t, o)
+	op := operation("a", "1", create("k", `1`))
+	operate(t, db, op)
+	raw, err := sql.Open("sqlite", store.DSN(o.Path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	if _, err := raw.Exec("UPDATE idempotency SET result = x'5b'"); err != nil {
+		t.Fatal(err)
+	}
+	if a := await(t, start(db, op)); !errors.Is(a.err, store.ErrUnavailable) || a.Offset != 0 {
+		t.Errorf("again: %+v", a)
+	}
+	if r, err := db.FindOperation(t.Context(), "a", "u", "1"); !errors.Is(err, store.ErrUnavailable) || r.Offset != 0 {
+		t.Errorf("found %+v, %v", r, err)
+	}
+	if r := operate(t, db, operation("a", "2", add("k", "", 1))); r.Offset != 2 || db.Stats().Failed != 0 {
+		t.Errorf("another: %+v, %d batches failed", r, db.Stats().Failed)
 	}
 }
