@@ -55,7 +55,7 @@ func (db *DB) Pragma(ctx context.Context, name string) ([]string, error) {
 // HoldReader keeps one reader in an open read transaction until ctx ends.
 func (db *DB) HoldReader(ctx context.Context, held chan<- struct{}) error {
 	return db.readers.do(ctx, func(r *reader) error {
-		if _, _, err := r.room(ctx, "any"); err != nil {
+		if _, _, err := r.room("any"); err != nil {
 			return err
 		}
 		close(held)

@@ -127,6 +127,11 @@ func (rs *readers) close() {
 
 // do runs read with a reader, inside one read transaction.
 func (rs *readers) do(ctx context.Context, read func(*reader) error) error {
+	return rs.use(ctx, func(r *reader) error { return r.transact(read) })
+}
+
+// use runs read with a reader. A single statement is a transaction of its own.
+func (rs *readers) use(ctx context.Context, read func(*reader) error) error {
 	select {
 	case <-rs.closing:
 		return ErrClosed
@@ -146,7 +151,7 @@ func (rs *readers) do(ctx context.Context, read func(*reader) error) error {
 	}
 	err := rs.connect(r)
 	if err == nil {
-		err = r.transact(read)
+		err = read(r)
 	}
 	switch {
 	case err == nil:
@@ -154,12 +159,22 @@ func (rs *readers) do(ctx context.Context, read func(*reader) error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	default:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(err, r.drop()))
 	}
 }
 
+// drop closes a connection that is not to be trusted; the next read opens another.
+func (r *reader) drop() error {
+	if r.link == nil {
+		return nil
+	}
+	err := r.link.close()
+	r.link = nil
+	return err
+}
+
 // transact runs read in one transaction. A connection that cannot even roll
-// back is dropped; the next read opens another.
+// back is dropped.
 func (r *reader) transact(read func(*reader) error) error {
 	_, err := r.link.stmts[readBegin].Exec()
 	if err == nil {
@@ -172,8 +187,7 @@ func (r *reader) transact(read func(*reader) error) error {
 		return nil
 	}
 	if _, rerr := r.link.stmts[readRollback].Exec(); rerr != nil {
-		err = errors.Join(err, rerr, r.link.close())
-		r.link = nil
+		err = errors.Join(err, rerr, r.drop())
 	}
 	return err
 }
@@ -186,14 +200,22 @@ type roomRow struct {
 }
 
 // room reads a room's row; ok is false for a room never published to.
-func (r *reader) room(ctx context.Context, name string) (row roomRow, ok bool, err error) {
+func (r *reader) room(name string) (row roomRow, ok bool, err error) {
 	var top, first int64
-	err = r.link.stmts[readRoomRow].QueryRowContext(ctx, name).Scan(&row.id, &row.incarnation, &top, &first)
-	if errors.Is(err, sql.ErrNoRows) {
-		return row, false, nil
-	}
+	ok, err = r.row(readRoomRow, []any{name}, &row.id, &row.incarnation, &top, &first)
 	row.top, row.first = uint64(top), uint64(first)
-	return row, err == nil, err
+	return row, ok, err
+}
+
+// row scans one row, found by its key, into dest and reports whether there was
+// one. That is over before anybody could cancel it, and the driver's watch over a
+// context would cost as much as the read (2 µs).
+func (r *reader) row(statement int, args []any, dest ...any) (bool, error) {
+	err := r.link.stmts[statement].QueryRow(args...).Scan(dest...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Position returns the top of a room. One never published to has offset 0 and
@@ -221,7 +243,7 @@ func (db *DB) Page(ctx context.Context, room string, after uint64, maxEvents, ma
 func (db *DB) History(ctx context.Context, room string, q Query) (Page, error) {
 	var page Page
 	err := db.readers.do(ctx, func(r *reader) error {
-		row, ok, err := r.room(ctx, room)
+		row, ok, err := r.room(room)
 		if err != nil {
 			return err
 		}

@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 )
 
 // What callers of operations and of reads of resources branch on.
@@ -47,9 +45,9 @@ type ResourcePage struct {
 func (db *DB) Resource(ctx context.Context, room, key string) (Resource, error) {
 	res := Resource{Key: key}
 	found := false
-	err := db.readers.do(ctx, func(r *reader) (err error) {
+	err := db.readers.use(ctx, func(r *reader) (err error) {
 		var version int64
-		found, err = r.row(ctx, readResource, []any{room, key}, &version, &res.Value)
+		found, err = r.row(readResource, []any{room, key}, &version, &res.Value)
 		res.Version = uint64(version)
 		return err
 	})
@@ -68,7 +66,7 @@ func (db *DB) Resource(ctx context.Context, room, key string) (Resource, error) 
 func (db *DB) Resources(ctx context.Context, room string, q ResourceQuery) (ResourcePage, error) {
 	var page ResourcePage
 	err := db.readers.do(ctx, func(r *reader) error {
-		row, ok, err := r.room(ctx, room)
+		row, ok, err := r.room(room)
 		if err != nil {
 			return err
 		}
@@ -138,8 +136,8 @@ func (db *DB) FindOperation(ctx context.Context, room, caller, id string) (Opera
 		changes      []byte
 		found        bool
 	)
-	err := db.readers.do(ctx, func(r *reader) (err error) {
-		found, err = r.row(ctx, readID, []any{room, caller, id}, &offset, &result.Epoch, &time, &changes)
+	err := db.readers.use(ctx, func(r *reader) (err error) {
+		found, err = r.row(readID, []any{room, caller, id}, &offset, &result.Epoch, &time, &changes)
 		return err
 	})
 	switch {
@@ -156,16 +154,4 @@ func (db *DB) FindOperation(ctx context.Context, room, caller, id string) (Opera
 		return OperationResult{}, err
 	}
 	return result, nil
-}
-
-// row scans one row into dest and reports whether there was one.
-func (r *reader) row(ctx context.Context, statement int, args []any, dest ...any) (bool, error) {
-	err := r.link.stmts[statement].QueryRowContext(ctx, args...).Scan(dest...)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read: %w", err)
-	}
-	return true, nil
 }

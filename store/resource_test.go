@@ -42,6 +42,50 @@ func TestResource(t *testing.T) {
 	}
 }
 
+// A read that fails says so, and the next one is none the worse.
+func TestResourceReadFails(t *testing.T) {
+	o := options(t)
+	o.Readers = 1
+	db := open(t, o)
+	operate(t, db, operation("a", "1", set("k", `1`)))
+	raw, err := sql.Open("sqlite", store.DSN(o.Path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	reads := func() []error {
+		_, one := db.Resource(t.Context(), "a", "k")
+		_, all := db.Resources(t.Context(), "a", store.ResourceQuery{})
+		_, id := db.FindOperation(t.Context(), "a", "u", "1")
+		return []error{one, all, id}
+	}
+	for _, name := range []string{"resources", "idempotency"} {
+		if _, err := raw.Exec("ALTER TABLE " + name + " RENAME TO away"); err != nil {
+			t.Fatal(err)
+		}
+		failed := 0
+		for _, err := range reads() {
+			if err != nil {
+				failed++
+				if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrNotFound) {
+					t.Errorf("without %s: %v", name, err)
+				}
+			}
+		}
+		if failed == 0 {
+			t.Errorf("without %s all reads succeed", name)
+		}
+		if _, err := raw.Exec("ALTER TABLE away RENAME TO " + name); err != nil {
+			t.Fatal(err)
+		}
+		for i, err := range reads() {
+			if err != nil {
+				t.Errorf("read %d afterwards: %v", i, err)
+			}
+		}
+	}
+}
+
 // Pages agree with a naive model for each prefix of each key, cut anywhere, behind
 // each key.
 func TestResourcePages(t *testing.T) {
