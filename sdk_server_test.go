@@ -51,6 +51,7 @@ key = "` + sdkAdminKey + `"
 [limits]
 connections = { ip = 0 }
 messages = { per_second = 0.0 }
+handshake = { per_second = 0.0 }
 [database]
 names = ["default", "game"]
 [namespace.room]
