@@ -120,48 +120,53 @@ func (r *Resource) current() uint64 {
 	return r.Version
 }
 
+// check returns the reason why the step does not go with a resource of the version
+// current, and words for the user; 0 when it does.
+func (s *Step) check(current uint64) (reason ConflictReason, detail string) {
+	exists := current > 0
+	switch {
+	case !utf8.ValidString(s.Key):
+		return Invalid, "the key is not UTF-8"
+	case s.IfVersion != nil && *s.IfVersion != current && !exists:
+		return VersionConflict, fmt.Sprintf("version %d was expected, but it does not exist", *s.IfVersion)
+	case s.IfVersion != nil && *s.IfVersion != current:
+		return VersionConflict, fmt.Sprintf("version %d was expected, it is %d", *s.IfVersion, current)
+	case s.Op == StepCreate && exists:
+		return Exists, fmt.Sprintf("it exists, with version %d", current)
+	case s.Op != StepCreate && s.Op != StepSet && !exists:
+		return Missing, "it does not exist"
+	}
+	return 0, ""
+}
+
 // apply returns the value after the step, nil when that deletes; or the reason why
 // not, other than 0, with words for the user.
 func (s *Step) apply(r Resource) (value []byte, reason ConflictReason, detail string) {
-	current := r.current()
-	switch exists := current > 0; {
-	case !utf8.ValidString(s.Key):
-		return nil, Invalid, "the key is not UTF-8"
-	case s.IfVersion != nil && *s.IfVersion != current && !exists:
-		return nil, VersionConflict, fmt.Sprintf("version %d was expected, but it does not exist", *s.IfVersion)
-	case s.IfVersion != nil && *s.IfVersion != current:
-		return nil, VersionConflict, fmt.Sprintf("version %d was expected, it is %d", *s.IfVersion, current)
-	case s.Op == StepCreate && exists:
-		return nil, Exists, fmt.Sprintf("it exists, with version %d", current)
-	case s.Op != StepCreate && s.Op != StepSet && !exists:
-		return nil, Missing, "it does not exist"
-	case (s.Op == StepCreate || s.Op == StepSet || s.Op == StepMerge) && len(s.Value) == 0:
-		return nil, Invalid, "there is no value"
+	if reason, detail := s.check(r.current()); reason != 0 {
+		return nil, reason, detail
 	}
 	var err error
 	switch s.Op {
-	case StepCreate, StepSet:
-		return s.Value, 0, ""
 	case StepDelete:
 		return nil, 0, ""
 	case StepAdd:
 		value, err = document.Add(r.Value, s.Path, s.By, s.Min, s.Max)
 	case StepMerge:
 		value, err = document.Merge(r.Value, s.Value)
-	default:
-		return nil, Invalid, "unknown kind of step"
+	case StepCreate, StepSet:
+		value = s.Value
 	}
 	switch {
-	case err == nil:
+	case err == nil && len(value) > 0:
 		return value, 0, ""
 	case errors.Is(err, document.ErrPath):
-		reason = Missing
+		return nil, Missing, err.Error()
 	case errors.Is(err, document.ErrNotInteger):
-		reason = NotInteger
+		return nil, NotInteger, err.Error()
 	case errors.Is(err, document.ErrRange):
-		reason = OutOfRange
-	default:
-		reason = Invalid
+		return nil, OutOfRange, err.Error()
+	case err != nil:
+		return nil, Invalid, err.Error()
 	}
-	return nil, reason, err.Error()
+	return nil, Invalid, "it has no value, or is of no known kind"
 }
