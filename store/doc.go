@@ -16,6 +16,15 @@
 //  6. Readers see it (reader.go) until the retention of its room, which holds
 //     at once in every read, makes the writer delete it (prune.go).
 //
+// # The life of an operation
+//
+// [DB.Operate] goes the same way. Inside its savepoint its id is looked up
+// (idempotency.go), its steps are done in memory on what the room holds (step.go),
+// and then resources, record of the id and event are written (operate.go): a
+// refusal has written nothing but perhaps a new room, which is rolled back. The
+// event is an ordinary publication. Resources are no history: nothing prunes
+// them, and a deleted one keeps its version (resource.go).
+//
 // # Ownership
 //
 //	queue              any goroutine, guarded by its mutex
