@@ -39,6 +39,17 @@
 //     then, pages are read from the store (database.go), shared by all who are
 //     at the same place.
 //
+// # The life of a request
+//
+//  1. Requests that are no upgrade go through net/http (http.go), which knows the
+//     routes, counts them by pattern and keeps a panic to its request.
+//  2. One of a client is let in by steps, cheapest first (serveRest in rest.go):
+//     Origin, draining, database, credentials; then the gate of its class by
+//     address and database (gate.go); then the token is verified.
+//  3. Its endpoint asks for permission as the socket does, and reads (rest_read.go)
+//     or submits to the write queue and waits (rest_write.go).
+//  4. Servers call the server API (api.go), with the key and without a gate.
+//
 // # Who owns what
 //
 //	Server             fixed after New; atomics

@@ -72,7 +72,7 @@ func newMetrics(s *Server) *metrics {
 		batch:        histogram("write_batch_size", "Operations in one commit.", prometheus.ExponentialBuckets(1, 2, 11)),
 		commit:       histogram("write_commit_seconds", "Time of one batch from BEGIN to the end of COMMIT.", prometheus.ExponentialBuckets(0.0001, 2, 16)),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "hub", Name: "http_request_seconds",
-			Help: "Time of HTTP requests.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10)}, []string{"route", "status"}),
+			Help: "Time of HTTP requests.", Buckets: prometheus.ExponentialBuckets(0.000025, 4, 11)}, []string{"route", "status"}),
 	}
 	commands := vec("commands_total", "Commands of clients.", "command")
 	for name, c := range map[string]*prometheus.Counter{

@@ -110,6 +110,22 @@ func TestRestHistoryPages(t *testing.T) {
 			t.Errorf("%s: ended before number %d after %d pages, want %d", query, want, n, end)
 		}
 	}
+	// No border is left out, whatever the size of a page.
+	for limit := range 3 {
+		for _, query := range []string{"", "&reverse=true"} {
+			seen := make(map[any]int)
+			top := 0.0
+			s.pages(t, fmt.Sprintf("%sopen:a/history?limit=%d%s", rooms, limit+1, query), ann, "publications", func(o object, pubs []any) {
+				top = o["offset"].(float64)
+				for _, p := range pubs {
+					seen[p.(object)["offset"]]++
+				}
+			})
+			if len(seen) != int(top) {
+				t.Errorf("pages of %d%s: saw %d publications of %v", limit+1, query, len(seen), top)
+			}
+		}
+	}
 	// An epoch that the room does not have, alone and with an offset.
 	for _, query := range []string{"epoch=x", "epoch=x&after=3"} {
 		s.call(t, "GET", rooms+"open:a/history?"+query, "", ann).want(t, query, 409, "unrecoverable")

@@ -3,6 +3,7 @@ package hub
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -135,6 +136,14 @@ func TestRestRefusals(t *testing.T) {
 		a := s.call(t, method, rooms+"open:a/"+path, "", ann).want(t, method, 405, "method_not_allowed")
 		if a.header.Get("Allow") == "" {
 			t.Errorf("%s: Allow is missing", method)
+		}
+	}
+	// What the mux says by itself is one document, and nothing behind it.
+	for _, method := range []string{"GET", "DELETE"} {
+		w := httptest.NewRecorder()
+		s.clientHandler().ServeHTTP(w, httptest.NewRequest(method, map[string]string{"GET": "/x", "DELETE": rooms + "a/history"}[method], nil))
+		if length := w.Header().Get("Content-Length"); length != strconv.Itoa(w.Body.Len()) {
+			t.Errorf("%s: Content-Length %s of %q", method, length, w.Body)
 		}
 	}
 	for path, code := range map[string]string{
