@@ -17,7 +17,7 @@ const maxName = 255
 type Claims struct {
 	User      string          // sub: 1-255 bytes of UTF-8 without control characters
 	ExpiresAt int64           // exp, Unix seconds
-	IssuedAt  int64           // iat, Unix seconds; never a reason to refuse
+	IssuedAt  int64           // iat, Unix seconds; 0 without one
 	ID        string          // jti
 	KeyID     string          // the key that verified; compare it with [Verifier.Trusts]
 	Info      json.RawMessage // what others may see of the user, one line of JSON
@@ -87,7 +87,7 @@ var claimNames = []string{
 type payload [claimCount][]byte
 
 // Connection verifies a connection token: signature, then claims, time last.
-// The errors wrap [ErrInvalid] or are [ErrExpired].
+// The errors wrap [ErrInvalid] or [ErrExpired], or are [ErrKeysPending].
 func (v *Verifier) Connection(token string, now time.Time) (*Claims, error) {
 	p, k, err := v.open(token)
 	if err != nil {
@@ -238,9 +238,19 @@ func (v *Verifier) standard(p *payload) (s standard, err error) {
 	return s, nil
 }
 
-// inTime checks nbf and exp with the leeway. It comes last, so that an expired
-// token is known to be right in everything else.
+// maxAhead is how far iat may be in the future. A token that claims to be made
+// later would escape the revocation of all tokens issued before a time. It is
+// more than the leeway, because many libraries write iat without being asked,
+// and RFC 7519 section 4.1.6 makes it no condition: an issuer's clock that is a
+// little ahead should do no harm.
+const maxAhead = maxLeeway
+
+// inTime checks iat, and nbf and exp with the leeway. It comes last, so that an
+// expired token is known to be right in everything else.
 func (v *Verifier) inTime(s standard, now time.Time) error {
+	if s.iat > now.Add(maxAhead).Unix() {
+		return invalid("iat is in the future")
+	}
 	if s.nbf > now.Add(v.leeway).Unix() {
 		return invalid("nbf is in the future")
 	}

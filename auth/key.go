@@ -28,7 +28,8 @@ type key struct {
 	kid     string // what a token's header may name; "" when none is configured
 	id      string // what claims carry: kid and a fingerprint, so a replaced key is another key
 	methods []jwt.SigningMethod
-	value   any // []byte, *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey
+	value   any  // []byte, *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey
+	named   bool // it verifies only tokens that name its kid
 }
 
 // method returns the signing method called alg when k is bound to it, or nil.
@@ -99,11 +100,21 @@ func publicKey(text string) (key, error) {
 	if err != nil {
 		return key{}, fmt.Errorf("is a broken PEM text: %w", err)
 	}
+	return newPublicKey(kid, value)
+}
+
+// newPublicKey binds a public key to its algorithms. Its id does not depend on
+// how the key was written.
+func newPublicKey(kid string, value any) (key, error) {
 	methods, err := methodsOf(value)
 	if err != nil {
 		return key{}, err
 	}
-	id := fingerprint("public", block.Bytes)
+	der, err := x509.MarshalPKIXPublicKey(value)
+	if err != nil {
+		return key{}, fmt.Errorf("is no public key: %w", err)
+	}
+	id := fingerprint("public", der)
 	if kid != "" {
 		id = kid + ":" + id
 	}
@@ -134,6 +145,9 @@ func methodsOf(value any) ([]jwt.SigningMethod, error) {
 	case *rsa.PublicKey:
 		if n := k.N.BitLen(); n < minRSA || n > maxRSA {
 			return nil, fmt.Errorf("must be an RSA key of %d to %d bits, got %d", minRSA, maxRSA, n)
+		}
+		if k.E < 3 || k.E%2 == 0 { // RFC 8017 section 3.1; with 1 a message is its own signature
+			return nil, errors.New("must be an RSA key with an odd exponent of at least 3")
 		}
 		return rsaMethods, nil
 	case *ecdsa.PublicKey:

@@ -3,6 +3,8 @@ package auth
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -109,19 +111,40 @@ func (v *Verifier) verify(token string) ([]byte, *key, error) {
 	return raw, k, nil
 }
 
-// signer finds the configured key whose signature of signed is sig. A kid
-// selects by exact comparison; without one each key that has the algorithm is
-// tried.
+// signer finds the key whose signature of signed is sig.
 func (v *Verifier) signer(h header, signed string, sig []byte) (*key, error) {
-	named, tried := false, false
-	for i := range v.keys {
-		k := &v.keys[i]
+	k, err := find(v.keys, h, signed, sig)
+	if err == nil {
+		return k, nil
+	}
+	if _, removed := find(v.retired, h, signed, sig); removed == nil {
+		return nil, ErrKeyRemoved
+	}
+	if v.set != nil && v.set.awaits(h, errors.Is(err, errUnknownKid)) {
+		return nil, ErrKeysPending
+	}
+	return nil, err
+}
+
+var errUnknownKid = invalid("kid is not one of the configured keys")
+
+// find returns the key of the list whose signature of signed is sig. A kid
+// selects by exact comparison; without one each key that has the algorithm is
+// tried, except those that want to be named.
+func find(keys []key, h header, signed string, sig []byte) (*key, error) {
+	known, unnamed, tried := h.kid == "", false, false
+	for i := range keys {
+		k := &keys[i]
 		if h.kid != "" && k.kid != h.kid {
 			continue
 		}
-		named = true
+		known = true
 		m := k.method(h.alg)
 		if m == nil {
+			continue
+		}
+		if h.kid == "" && k.named {
+			unnamed = true
 			continue
 		}
 		tried = true
@@ -130,10 +153,12 @@ func (v *Verifier) signer(h header, signed string, sig []byte) (*key, error) {
 		}
 	}
 	switch {
-	case !named:
-		return nil, invalid("kid is not one of the configured keys")
+	case !known:
+		return nil, errUnknownKid
 	case !tried && h.alg == "":
 		return nil, invalid("alg is missing")
+	case !tried && unnamed:
+		return nil, invalid("kid is missing: it selects among the keys of auth.jwks")
 	case !tried:
 		return nil, invalid("algorithm %s is not allowed for this key", algorithmName(h.alg))
 	}
@@ -181,12 +206,11 @@ func (v *Verifier) Asymmetric(token string) bool {
 	if err != nil {
 		return false
 	}
-	for i := range v.keys {
-		if _, secret := v.keys[i].value.([]byte); !secret && v.keys[i].method(h.alg) != nil {
-			return true
-		}
+	public := func(k key) bool {
+		_, secret := k.value.([]byte)
+		return !secret && k.method(h.alg) != nil
 	}
-	return false
+	return slices.ContainsFunc(v.keys, public) || slices.ContainsFunc(v.retired, public)
 }
 
 // Inspect decodes a token's header and claims without verifying anything, in
