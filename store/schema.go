@@ -27,7 +27,9 @@ var (
 var migrations = []string{
 	// Rooms are never deleted, so that an id and an offset never come twice.
 	// top is the last offset given, never derived from events; offsets below
-	// first are gone, whatever of them is still stored.
+	// first are gone, whatever of them is still stored. events has a rowid, so
+	// that rows of all rooms are appended and one of up to 4 KiB needs no page of
+	// its own: WITHOUT ROWID took 4.4 KB for 1 KB of data.
 	`CREATE TABLE meta (
 		key   TEXT PRIMARY KEY,
 		value TEXT NOT NULL
@@ -53,7 +55,7 @@ var migrations = []string{
 		tags      TEXT,
 		data      BLOB,
 		PRIMARY KEY (room_id, offset)
-	) STRICT, WITHOUT ROWID;
+	) STRICT;
 
 	CREATE TABLE idempotency (
 		room_id INTEGER NOT NULL REFERENCES rooms(id),
