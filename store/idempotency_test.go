@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
 	"reflect"
@@ -154,14 +153,7 @@ func TestDamagedResult(t *testing.T) {
 	db := open(t, o)
 	op := operation("a", "1", create("k", `1`))
 	operate(t, db, op)
-	raw, err := sql.Open("sqlite", store.DSN(o.Path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
-	if _, err := raw.Exec("UPDATE idempotency SET result = x'5b'"); err != nil {
-		t.Fatal(err)
-	}
+	change(t, o.Path, "UPDATE idempotency SET result = x'5b'")
 	if a := await(t, start(db, op)); !errors.Is(a.err, store.ErrUnavailable) || a.Offset != 0 {
 		t.Errorf("again: %+v", a)
 	}

@@ -219,6 +219,19 @@ func count(t testing.TB, path, query string) int {
 	return n
 }
 
+// change runs a statement on a connection of its own, behind the writer's back.
+func change(t testing.TB, path, query string, args ...any) {
+	t.Helper()
+	db, err := sql.Open("sqlite", store.DSN(path)+"?_pragma=busy_timeout(60000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(query, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // until waits for a condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()

@@ -87,7 +87,7 @@ func TestOperationFaultAtEachStage(t *testing.T) {
 	}
 }
 
-const faultOperations = 12 // in three rooms
+const faultOperations = 6 // in three rooms
 
 func testOperationFault(t *testing.T, stage string, from, to int) {
 	f, g := &faults{}, newGate("begin")

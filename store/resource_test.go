@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,11 +47,6 @@ func TestResourceReadFails(t *testing.T) {
 	o.Readers = 1
 	db := open(t, o)
 	operate(t, db, operation("a", "1", set("k", `1`)))
-	raw, err := sql.Open("sqlite", store.DSN(o.Path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
 	reads := func() []error {
 		_, one := db.Resource(t.Context(), "a", "k")
 		_, all := db.Resources(t.Context(), "a", store.ResourceQuery{})
@@ -60,9 +54,7 @@ func TestResourceReadFails(t *testing.T) {
 		return []error{one, all, id}
 	}
 	for _, name := range []string{"resources", "idempotency"} {
-		if _, err := raw.Exec("ALTER TABLE " + name + " RENAME TO away"); err != nil {
-			t.Fatal(err)
-		}
+		change(t, o.Path, "ALTER TABLE "+name+" RENAME TO away")
 		failed := 0
 		for _, err := range reads() {
 			if err != nil {
@@ -75,9 +67,7 @@ func TestResourceReadFails(t *testing.T) {
 		if failed == 0 {
 			t.Errorf("without %s all reads succeed", name)
 		}
-		if _, err := raw.Exec("ALTER TABLE away RENAME TO " + name); err != nil {
-			t.Fatal(err)
-		}
+		change(t, o.Path, "ALTER TABLE away RENAME TO "+name)
 		for i, err := range reads() {
 			if err != nil {
 				t.Errorf("read %d afterwards: %v", i, err)
@@ -101,15 +91,8 @@ func TestResourcePages(t *testing.T) {
 	top := store.Position{Offset: 1, Epoch: operate(t, db, op).Epoch}
 	operate(t, db, other)
 	// Keys that no operation takes, at the upper border of bytes.
-	raw, err := sql.Open("sqlite", store.DSN(o.Path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
 	for _, k := range []string{"\xff", "\xff\x00", "\xffa", "\xff\xff", "\xff\xffa", "a\xff", "a\xffb", "\xf4\x8f\xbf\xff"} {
-		if _, err := raw.Exec("INSERT INTO resources SELECT id, ?, 1, x'31' FROM rooms WHERE name = 'a'", k); err != nil {
-			t.Fatal(err)
-		}
+		change(t, o.Path, "INSERT INTO resources SELECT id, ?, 1, x'31' FROM rooms WHERE name = 'a'", k)
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
