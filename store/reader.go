@@ -238,8 +238,8 @@ func (db *DB) Page(ctx context.Context, room string, after uint64, maxEvents, ma
 }
 
 // History answers q with what the room retains. Page.Pruned is set as by
-// [DB.Page] when q goes forward from an offset and may return events. A page
-// may be ahead of what Options.Committed was told.
+// [DB.Page] when q goes forward from an offset and may return events. A page is
+// never ahead of what Options.Committed was told.
 func (db *DB) History(ctx context.Context, room string, q Query) (Page, error) {
 	var page Page
 	err := db.readers.do(ctx, func(r *reader) error {
@@ -254,6 +254,9 @@ func (db *DB) History(ctx context.Context, room string, q Query) (Page, error) {
 		page.Events, err = r.events(ctx, row, q, db.window(room, row, q))
 		return err
 	})
+	if err == nil {
+		err = db.awaitDelivery(ctx, room, page.Top)
+	}
 	if err != nil {
 		return Page{}, err
 	}

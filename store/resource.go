@@ -62,7 +62,8 @@ func (db *DB) Resource(ctx context.Context, room, key string) (Resource, error) 
 
 // Resources returns a page. A room without any has an empty one. Without bounds,
 // or with MaxBytes alone, it is a snapshot: all of the room's resources, unless
-// More says that they did not fit.
+// More says that they did not fit. The position is never ahead of what
+// Options.Committed was told, so a subscription can go on from it.
 func (db *DB) Resources(ctx context.Context, room string, q ResourceQuery) (ResourcePage, error) {
 	var page ResourcePage
 	err := db.readers.do(ctx, func(r *reader) error {
@@ -76,6 +77,9 @@ func (db *DB) Resources(ctx context.Context, room string, q ResourceQuery) (Reso
 		}
 		return r.resources(ctx, row.id, q, &page)
 	})
+	if err == nil {
+		err = db.awaitDelivery(ctx, room, page.Top)
+	}
 	if err != nil {
 		return ResourcePage{}, err
 	}
@@ -145,6 +149,9 @@ func (db *DB) FindOperation(ctx context.Context, room, caller, id string) (Opera
 		return OperationResult{}, err
 	case !found || db.options.forgotten(time, db.options.Now().UnixMilli()):
 		return OperationResult{}, ErrNotFound
+	}
+	if err := db.awaitDelivery(ctx, room, Position{Offset: uint64(offset), Epoch: result.Epoch}); err != nil {
+		return OperationResult{}, err
 	}
 	result.Offset, result.Replayed = uint64(offset), true
 	if changes != nil {

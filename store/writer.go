@@ -91,6 +91,9 @@ type writer struct {
 
 	health health
 	counts counts
+	// delivering is nil outside the time from before COMMIT to the delivery of a
+	// batch's events; readers look at it.
+	delivering atomic.Pointer[delivery]
 
 	// owned by the writer goroutine
 	link     *link            // nil after a failure until the next attempt
@@ -187,6 +190,7 @@ func (w *writer) attempt(entries []entry) error {
 	start := time.Now()
 	w.health.begin(start)
 	b := newBatch(entries)
+	defer w.delivered() // also when it failed
 	committing, err := w.transact(b)
 	if err != nil {
 		w.disconnect()
@@ -225,6 +229,7 @@ func (w *writer) transact(b *batch) (committing bool, err error) {
 	if err := w.saveRooms(b); err != nil {
 		return false, err
 	}
+	w.deliver(b)
 	if err := w.exec(commit); err != nil {
 		return true, err
 	}
@@ -312,6 +317,7 @@ func (w *writer) committed(b *batch, took time.Duration) {
 	if len(b.events) > 0 {
 		w.options.Committed(b.events)
 	}
+	w.delivered()
 	for i, e := range b.entries {
 		if err := b.results[i].err; err != nil {
 			e.done(Result{}, err)
