@@ -160,13 +160,16 @@ func newResourcePage(page *store.ResourcePage, n int) *resourcePage {
 	return &resourcePage{Resources: newResources(page.Resources[:n]), Offset: page.Top.Offset, Epoch: page.Top.Epoch}
 }
 
-// resourceOverhead is the bytes of a resource's JSON without key and value, at most,
-// and more than is around all of them.
-const resourceOverhead = 64
+// resourceOverhead and pageOverhead are at least the bytes of a resource's JSON
+// without key and value, and of a page's without resources (next is a key).
+const (
+	resourceOverhead = 64
+	pageOverhead     = 2*maxKey + 256
+)
 
 // fitting returns how many of these resources take at most maxBytes in JSON.
 func fitting(all []store.Resource, maxBytes int) int {
-	left := maxBytes - 4*resourceOverhead
+	left := maxBytes - pageOverhead
 	for i := range all {
 		if left -= len(all[i].Value) + escaped(all[i].Key) + resourceOverhead; left < 0 {
 			return i
