@@ -133,10 +133,14 @@ func (q *queue) expire() {
 	refuse(overdue, ErrWriteTimeout)
 }
 
-func (q *queue) waiting() (entries, bytes int) {
+// waiting returns what waits, and how long the oldest of it has.
+func (q *queue) waiting() (entries, bytes int, oldest time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.entries) - q.head, q.bytes
+	if entries = len(q.entries) - q.head; entries > 0 {
+		oldest = time.Since(q.start) - q.entries[q.head].since
+	}
+	return entries, q.bytes, oldest
 }
 
 // close refuses further entries; those that wait are still served.

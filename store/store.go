@@ -145,14 +145,15 @@ type Position struct {
 
 // Stats is what a database looks like now.
 type Stats struct {
-	Queue      int    // writes waiting
-	QueueBytes int    // bytes waiting
-	WAL        int64  // size of the write-ahead log, in bytes
-	Rooms      int64  // rooms ever published to
-	Readers    int    // readers in use
-	Commits    uint64 // batches committed
-	Failed     uint64 // batches abandoned
-	Published  uint64 // publications committed
+	Queue      int           // writes waiting
+	QueueBytes int           // bytes waiting
+	QueueWait  time.Duration // how long the oldest of them has waited
+	WAL        int64         // size of the write-ahead log, in bytes
+	Rooms      int64         // rooms ever published to
+	Readers    int           // readers in use
+	Commits    uint64        // batches committed
+	Failed     uint64        // batches abandoned
+	Published  uint64        // publications committed
 }
 
 // DB is one open database. It is safe for concurrent use.
@@ -181,6 +182,9 @@ func Open(o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", o.Path, err)
+	}
+	if warning := CheckFilesystem(filepath.Dir(o.Path)); warning != "" {
+		o.Logger.Warn("unsafe file system", "path", o.Path, "warning", warning)
 	}
 	epoch, err := prepare(o)
 	if err != nil {
@@ -318,10 +322,10 @@ func (db *DB) Ready() error {
 
 // Stats returns the figures of the database; cheap, without a query.
 func (db *DB) Stats() Stats {
-	n, bytes := db.queue.waiting()
+	n, bytes, oldest := db.queue.waiting()
 	c := &db.writer.counts
 	return Stats{
-		Queue: n, QueueBytes: bytes,
+		Queue: n, QueueBytes: bytes, QueueWait: oldest,
 		WAL:       walSize(db.options.Path),
 		Rooms:     c.rooms.Load(),
 		Readers:   db.readers.inUse(),
