@@ -164,11 +164,24 @@ func (l *loop) guard(c *conn, f func()) {
 		if p := recover(); p != nil {
 			l.server.panicked(p)
 			if c != nil && c.open() {
-				l.disconnect(c, closeInternal)
+				l.abandon(c)
 			}
 		}
 	}()
 	f()
+}
+
+// abandon ends a connection after a panic. What led to it may also keep the
+// connection from ending in order: then it is dropped.
+func (l *loop) abandon(c *conn) {
+	ended := false
+	l.guard(nil, func() {
+		l.disconnect(c, closeInternal)
+		ended = true
+	})
+	if !ended {
+		l.guard(nil, func() { l.drop(c) })
+	}
 }
 
 // collect takes what others have posted.
