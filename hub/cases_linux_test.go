@@ -1,0 +1,98 @@
+package hub
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/centrifugal/protocol"
+	"golang.org/x/sys/unix"
+
+	"hub/hub/wire"
+)
+
+// mute makes the host of conn drop every packet for it, as an unplugged cable does.
+func mute(t *testing.T, conn net.Conn) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+	if e := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	}); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+}
+
+// Case G8: a client whose cable is cut, in a room where publishing goes on: the
+// others see it leave after ping interval and pong timeout, and nothing of it is
+// left, long before the system gives the connection up.
+func TestHalfOpenConnectionEnds(t *testing.T) {
+	backends(t, func(t *testing.T, backend string) {
+		t.Parallel()
+		o := testOptions(t)
+		o.Server.Backend = backend
+		o.Server.PingInterval, o.Server.PongTimeout = time.Second, 800*time.Millisecond
+		party := openNamespace()
+		party.JoinLeave = true
+		o.Namespaces["party"] = party
+		s := startServer(t, o, nil)
+		watcher, victim := s.connect(t, wire.JSON, "watcher"), s.connect(t, wire.Protobuf, "victim")
+		cmd := subscribeTo("party:a")
+		cmd.Subscribe.JoinLeave = true
+		watcher.ok(cmd)
+		victim.ok(subscribeTo("party:a"))
+		victim.ok(subscribeTo("open:alone"))
+		mute(t, victim.conn)
+		left := false
+		cut := time.Now()
+		for n := uint32(100); !left; n++ { // whatever it sends answers the server's pings
+			if time.Since(cut) > patience {
+				t.Fatal("nobody is told that the client has gone")
+			}
+			cmd := publishTo("party:a", `"on it goes"`)
+			cmd.Id = n
+			if err := watcher.send(cmd); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				r, err := watcher.read()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Push != nil && r.Push.Leave != nil {
+					left = left || r.Push.Leave.Info.User == "victim"
+				}
+				if r.Id == n {
+					break
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		r := watcher.ok(&protocol.Command{PresenceStats: &protocol.PresenceStatsRequest{Channel: "party:a"}})
+		if r.PresenceStats.NumClients != 1 {
+			t.Errorf("%d are present, want the watcher alone", r.PresenceStats.NumClients)
+		}
+		db := s.databases["default"]
+		if db.live("open:alone") != nil || db.connections.Load() != 1 || len(s.connectionsOf("victim")) != 0 {
+			t.Errorf("after the leave: room %v, %d connections", db.live("open:alone"), db.connections.Load())
+		}
+		go keepAlive(watcher)
+		until(t, "slot and socket are free", func() bool { n, _ := s.slots.Counts(); return n == 1 && s.sockets() == 1 })
+	})
+}
+
+// keepAlive answers pings until the connection ends.
+func keepAlive(c *tester) {
+	for {
+		r, err := c.read()
+		if err != nil {
+			return
+		}
+		if isPing(r) {
+			_ = c.write(rawFrame(true, 1, []byte("{}")))
+		}
+	}
+}
