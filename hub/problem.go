@@ -44,9 +44,10 @@ type problemKind struct {
 // results of rpc. A code never changes its meaning. What has the status 429, 503
 // or 504 was not applied and may be repeated as it is.
 //
-// Over rpc, a problem of the request itself is an error of the protocol, as a
-// publish would get it (rpc), so that SDKs handle it as ever; what the state of
-// the room refused (404, 409, 413 and 422) is a result that holds the document.
+// Over rpc, a problem of the request itself, and one for which the protocol has a
+// code, is an error of the protocol (rpc), as a publish would get it, so that SDKs
+// handle it as ever. What the room's state or a bound refused is a result that holds
+// the document: 404, 409, 413 and 422.
 var problems = map[string]problemKind{
 	"bad_request":            {400, "The request is malformed.", "Correct what detail names.", errBadRequest},
 	"body":                   {400, "The body cannot be read.", "Send it again.", errBadRequest},
