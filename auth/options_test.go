@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
+
 	"hub/auth"
 )
 
@@ -32,6 +34,22 @@ func TestNewRefuses(t *testing.T) {
 		{"short secret", func(o *auth.Options) { o.HMACSecret = secret[:31] }, "auth.hmac_secret must have at least 32 bytes, got 31"},
 		{"sample secret", func(o *auth.Options) { o.HMACSecret = auth.SampleSecret }, "auth.hmac_secret is the sample value"},
 		{"sample secret, lengthened", func(o *auth.Options) { o.HMACSecret = "CHANGE-ME" + secret }, "auth.hmac_secret is the sample value"},
+		{"short previous secret", func(o *auth.Options) { o.PreviousSecrets = []string{secret[1:] + "x", "s3cret"} }, "auth.previous_secrets[1] must have at least 32 bytes, got 6"},
+		{"empty previous secret", func(o *auth.Options) { o.PreviousSecrets = []string{""} }, "auth.previous_secrets[0] must have at least 32 bytes, got 0"},
+		{"sample previous secret", func(o *auth.Options) { o.PreviousSecrets = []string{auth.SampleSecret} }, "auth.previous_secrets[0] is the sample value"},
+		{"previous secret in use", func(o *auth.Options) { o.PreviousSecrets = []string{secret} }, "auth.previous_secrets[0] repeats a secret"},
+		{"previous secret twice", func(o *auth.Options) {
+			o.HMACSecret, o.PreviousSecrets = "", []string{secret, secret}
+		}, "auth.previous_secrets[1] repeats a secret"},
+		{"too many previous secrets", func(o *auth.Options) { o.PreviousSecrets = make([]string, 9) }, "auth.previous_secrets must hold at most 8 secrets, got 9"},
+		{"hasty refresh", func(o *auth.Options) { o.JWKS, o.JWKSRefresh = "jwks.json", 9*time.Second }, "auth.jwks_refresh must be between 10s and 24h"},
+		{"no refresh", func(o *auth.Options) { o.JWKS, o.JWKSRefresh = "jwks.json", 0 }, "auth.jwks_refresh must be between"},
+		{"late refresh", func(o *auth.Options) { o.JWKS, o.JWKSRefresh = "jwks.json", 25*time.Hour }, "auth.jwks_refresh must be between"},
+		{"even RSA exponent", func(o *auth.Options) {
+			weak := k.rsa.PublicKey
+			weak.E = 4
+			o.PublicKeys = []string{block("PUBLIC KEY", must(x509.MarshalPKIXPublicKey(&weak)))}
+		}, "odd exponent of at least 3"},
 		{"PEM as secret", func(o *auth.Options) { o.HMACSecret = good }, "auth.hmac_secret must not be a PEM"},
 		{"not PEM", func(o *auth.Options) { o.PublicKeys = []string{"hello"} }, "auth.public_keys[0] is not a PEM"},
 		{"empty PEM", func(o *auth.Options) { o.PublicKeys = []string{""} }, "auth.public_keys[0] is not a PEM"},
@@ -79,6 +97,16 @@ func TestNewRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Any kind of key alone is enough; a key set alone leaves New without a key.
+func TestNewWithOneKindOfKey(t *testing.T) {
+	token := mint(t, auth.Claims{User: "u1", ExpiresAt: inAnHour})
+	v := newVerifier(t, func(o *auth.Options) { o.HMACSecret, o.PreviousSecrets = "", []string{secret} })
+	wantError(t, v, token, nil)
+	v = newVerifier(t, func(o *auth.Options) { o.HMACSecret, o.JWKS = "", "https://keys.example.com/jwks.json" })
+	wantError(t, v, token, auth.ErrInvalid)
+	wantError(t, v, userToken(t, jwt.SigningMethodES256, keys().p256, "a"), auth.ErrInvalid)
 }
 
 func TestNewReportsEverything(t *testing.T) {

@@ -92,8 +92,9 @@ func (s *Source) Verifier() *Verifier { return s.current.Load() }
 func (s *Source) Changed() <-chan struct{} { return s.changed }
 
 // Reload changes to other options, all or nothing: on an error everything is as
-// it was. The key set is looked at again, which takes at most 10 s. Only one
-// failure is none: a server that cannot be reached at the same URL as before.
+// it was. The key set is looked at again, which takes at most 10 s; that it
+// cannot be used now is an error unless it is at the same URL as before, where
+// its last good keys stay in force.
 func (s *Source) Reload(ctx context.Context, o Options) error {
 	own, err := o.check()
 	if err != nil {
