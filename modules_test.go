@@ -56,14 +56,17 @@ func TestLibcIsTheDrivers(t *testing.T) {
 // would drop the locks that SQLite holds through others
 // (sqlite.org/howtocorrupt.html section 2.2).
 var fileOpeners = map[string]string{
-	"config.go readLimited":             "configuration and what it refers to",
-	"config.go checkDataDir":            "a temporary file",
-	"development.go loadDevSecrets":     "dev-secret.json",
-	"development.go developmentSecrets": "a temporary file",
-	"init.go program.init":              "hub.toml",
-	"store/lock.go LockDir":             "hub.lock",
-	"store/schema.go create":            "a database that does not exist yet (O_EXCL)",
-	"store/epoch.go bootID":             "/proc/sys/kernel/random/boot_id",
+	"config.go readLimited":              "configuration and what it refers to",
+	"config.go checkDataDir":             "a temporary file",
+	"development.go loadDevSecrets":      "dev-secret.json",
+	"development.go developmentSecrets":  "a temporary file",
+	"init.go program.init":               "hub.toml",
+	"auth/location.go location.readFile": "keys, where the configuration says",
+	"store/lock.go LockDir":              "hub.lock",
+	"store/schema.go create":             "a database that does not exist yet (O_EXCL)",
+	"store/epoch.go bootID":              "/proc/sys/kernel/random/boot_id",
+	"store/backup.go syncFile":           "a copy that is complete, has no name of a database yet and is open to nobody",
+	"store/backup.go syncDir":            "a directory",
 }
 
 // TestNobodyOpensDatabases holds that table for the server's packages.
