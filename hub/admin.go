@@ -24,7 +24,7 @@ func (s *Server) adminRoutes() http.Handler {
 		switch {
 		case !ownHost(r.Host, s.opts.Admin.Listen):
 			writeProblem(w, newProblem("host", "the Host header names another server"))
-		case !auth.KeyEqual(s.opts.Admin.Key, bearer(r)):
+		case !auth.KeyEqual(s.policy.Load().Admin.Key, bearer(r)):
 			w.Header().Set("WWW-Authenticate", `Bearer realm="hub admin"`)
 			writeProblem(w, newProblem("unauthorized", "send Authorization: Bearer with the admin key"))
 		default:

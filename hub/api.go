@@ -43,7 +43,12 @@ var apiMethods = map[string]struct {
 
 // serveAPI checks the key and runs one method.
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
-	if !auth.KeyEqual(s.opts.API.Key, apiKey(r)) {
+	key := s.policy.Load().API.Key
+	if key == "" {
+		writeProblem(w, newProblem("not_found", "the server API is switched off: see api.key"))
+		return
+	}
+	if !auth.KeyEqual(key, apiKey(r)) {
 		w.Header().Set("WWW-Authenticate", `apikey realm="hub"`)
 		writeProblem(w, newProblem("unauthorized", "send X-API-Key, or Authorization: apikey, with the API key"))
 		return

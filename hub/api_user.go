@@ -52,6 +52,11 @@ func (s *Server) eachLoop(f func(*loop)) {
 			done <- struct{}{}
 		})
 	}
+	s.awaitLoops(done)
+}
+
+// awaitLoops returns when every loop has said done, or they have ended.
+func (s *Server) awaitLoops(done <-chan struct{}) {
 	for range s.loops {
 		select {
 		case <-done:
@@ -121,7 +126,7 @@ func apiDisconnect(db *database, body []byte) func() (any, *protocol.Error) {
 // lastExpiry is the end of the year 9999, in unix seconds: as far as tokens go.
 const lastExpiry = 253402300799
 
-func validExpiry(at int64) bool { return at > time.Now().Unix() && at <= lastExpiry }
+func validExpiry(at int64, now time.Time) bool { return at > now.Unix() && at <= lastExpiry }
 
 func apiRefresh(db *database, body []byte) func() (any, *protocol.Error) {
 	type request struct {
@@ -134,7 +139,7 @@ func apiRefresh(db *database, body []byte) func() (any, *protocol.Error) {
 			if e := req.check(); e != nil {
 				return nil, e
 			}
-			if !req.Expired && !validExpiry(req.ExpireAt) {
+			if !req.Expired && !validExpiry(req.ExpireAt, db.server.now()) {
 				return nil, badRequest("expire_at must be in the future, or expired true")
 			}
 			db.eachConn(req.apiUser, func(l *loop, c *conn) {
@@ -142,7 +147,7 @@ func apiRefresh(db *database, body []byte) func() (any, *protocol.Error) {
 					l.disconnect(c, closeExpired)
 					return
 				}
-				c.expires = req.ExpireAt
+				c.expires = l.server.expiry(l.now, req.ExpireAt)
 				l.schedule(c)
 				l.push(c, &protocol.Push{Refresh: &protocol.Refresh{Expires: true, Ttl: l.server.ttl(req.ExpireAt)}})
 			})
@@ -168,12 +173,12 @@ func apiSubscribe(db *database, body []byte) func() (any, *protocol.Error) {
 			if _, e := db.namespace(req.Channel); e != nil {
 				return nil, e
 			}
-			if req.ExpireAt != 0 && !validExpiry(req.ExpireAt) {
+			if req.ExpireAt != 0 && !validExpiry(req.ExpireAt, db.server.now()) {
 				return nil, badRequest("expire_at must be in the future, or left out")
 			}
 			var refusal atomic.Pointer[protocol.Error]
 			db.eachConn(req.apiUser, func(l *loop, c *conn) {
-				sb := &subscribing{server: true, budget: new(int), info: req.Info, expires: req.ExpireAt}
+				sb := &subscribing{made: byServer, budget: new(int), info: req.Info, expires: req.ExpireAt}
 				if since := req.RecoverSince; since != nil {
 					sb.recover, sb.since, sb.epoch = true, since.Offset, since.Epoch
 				}

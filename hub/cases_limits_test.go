@@ -91,8 +91,8 @@ func TestPanicInConnectFreesTheSlot(t *testing.T) {
 	o.Server.Loops = 1
 	o.Limits.Connections = ConnectionLimits{Server: limit}
 	s := startServer(t, o, quiet)
-	verifier := s.verifier
-	onLoop(s.loops[0], func() { s.verifier = nil })
+	verifier := s.policy.Load().verifier
+	s.update(func(p *policy) { p.verifier = nil })
 	for range 3 * limit {
 		c := s.open(t, wire.JSON)
 		if err := c.send(connectWith(token(t, "u"))); err != nil {
@@ -102,7 +102,7 @@ func TestPanicInConnectFreesTheSlot(t *testing.T) {
 		_ = c.conn.Close()
 		until(t, "the slot is back", func() bool { n, _ := s.slots.Counts(); return n == 0 })
 	}
-	onLoop(s.loops[0], func() { s.verifier = verifier })
+	s.update(func(p *policy) { p.verifier = verifier })
 	s.fillUp(t, limit, false)
 }
 

@@ -20,6 +20,7 @@ var (
 	errBadRequest       = &protocol.Error{Code: 107, Message: "bad request"}
 	errNotAvailable     = &protocol.Error{Code: 108, Message: "not available"}
 	errTokenExpired     = &protocol.Error{Code: 109, Message: "token expired"}
+	errKeysPending      = &protocol.Error{Code: 100, Message: "the token's key may be about to be loaded", Temporary: true}
 	errTooManyRequests  = &protocol.Error{Code: 111, Message: "too many requests", Temporary: true}
 	errIDReused         = &protocol.Error{Code: 107, Message: "bad request: id was used for other content"}
 	errUnrecoverable    = &protocol.Error{Code: 112, Message: "unrecoverable position"}
@@ -38,6 +39,7 @@ type unsubscribeCode struct {
 
 var (
 	unsubServer       = unsubscribeCode{2000, "server unsubscribe"}
+	unsubLost         = unsubscribeCode{2000, "permission lost"}
 	unsubInsufficient = unsubscribeCode{2500, "insufficient state"}
 	unsubExpired      = unsubscribeCode{2501, "subscription expired"}
 )
@@ -53,9 +55,11 @@ var (
 	closeInternal     = disconnectCode{1011, "internal server error"}
 	closeShutdown     = disconnectCode{3001, "shutdown"}
 	closeExpired      = disconnectCode{3005, "connection expired"}
+	closeTokenOver    = disconnectCode{3005, "token no longer valid"} // revoked, or its key removed
 	closeSlow         = disconnectCode{3008, "slow"}
 	closeNoPong       = disconnectCode{3012, "no pong"}
 	closeInvalidToken = disconnectCode{3500, "invalid token"}
+	closeUserRevoked  = disconnectCode{3500, "user revoked"}
 	closeBadRequest   = disconnectCode{3501, "bad request"}
 	closeStale        = disconnectCode{3502, "stale"}
 	closeForced       = disconnectCode{3503, "force disconnect"}

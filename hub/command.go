@@ -56,7 +56,7 @@ func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
 	case c.flight == 0:
 		return true
 	}
-	limit := l.server.opts.Limits.Waiting
+	limit := l.server.policy.Load().Limits.Waiting
 	return !c.serial && (limit == 0 || int(c.flight) < limit) && c.queues(cmd)
 }
 
@@ -182,7 +182,7 @@ func (l *loop) command(c *conn, cmd *protocol.Command) {
 // allowed applies the connection's message limit. Subscribing has its own
 // bucket, so that a reconnect with many rooms never meets the message limit.
 func (l *loop) allowed(c *conn, cmd *protocol.Command) bool {
-	limits := &l.server.opts.Limits
+	limits := &l.server.policy.Load().Limits
 	switch {
 	case cmd.Connect != nil, cmd.Subscribe != nil && limits.Subscriptions == 0:
 		return true

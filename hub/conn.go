@@ -57,7 +57,9 @@ type conn struct {
 	frameUntil time.Duration // of the frame that has begun to arrive; 0: none
 	nextPing   time.Duration
 	pongUntil  time.Duration
-	expires    int64 // unix seconds; 0: the token's expiry does not matter yet
+	nextCheck  time.Duration // of the revalidation
+	checked    uint64        // generation of the policy at the last one
+	expires    expiry        // of the token, or as the server API said
 }
 
 type connState uint8
@@ -74,14 +76,12 @@ const (
 // session is who a connection is, and what it keeps of its token: what permissions and
 // revalidation need, and not the token.
 type session struct {
-	client string // id of the connection
-	user   string
-	info   json.RawMessage
-	grants auth.Grants
-	// id (jti), issuedAt (iat) and keyID are what revocations name.
-	id, keyID string
-	issuedAt  int64
-	expires   int64 // exp, unix seconds
+	credential
+	client  string // id of the connection
+	info    json.RawMessage
+	grants  auth.Grants
+	rooms   []string // server-side subscriptions (channels)
+	expires int64    // exp, unix seconds
 }
 
 // setup is what a connection needs until its connect reply.
@@ -111,8 +111,10 @@ type sub struct {
 	recovery  *subscribing
 	doomed    *unsubscribeCode // to be unsubscribed as soon as it is live
 
+	made    maker           // what allows it
+	token   *credential     // of the subscription token, if that is what does
 	info    json.RawMessage // of the subscription token
-	expires int64           // unix seconds; 0: never
+	expires expiry
 }
 
 const (

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"crypto/rand"
-	"errors"
 	"runtime"
 	"time"
 
@@ -27,20 +26,22 @@ func (l *loop) connect(c *conn, id uint32, req *protocol.ConnectRequest) {
 		l.refuse(c, id, errUnauthorized)
 		return
 	}
-	verify(l, c, token, l.server.verifier.Connection, func(claims *auth.Claims, err error) {
+	verify(l, c, token, (*auth.Verifier).Connection, func(claims *auth.Claims, err error) {
 		l.authenticated(c, id, req, claims, err)
 	})
 }
 
-// verify calls then on the loop with what check says of a token.
-func verify[T any](l *loop, c *conn, token string, check func(string, time.Time) (T, error), then func(T, error)) {
-	if !l.server.verifier.Asymmetric(token) {
-		claims, err := check(token, time.Now())
+// verify calls then on the loop with what check says of a token. By then the policy
+// may be another.
+func verify[T any](l *loop, c *conn, token string, check func(*auth.Verifier, string, time.Time) (T, error), then func(T, error)) {
+	v := l.server.policy.Load().verifier
+	if !v.Asymmetric(token) {
+		claims, err := check(v, token, l.server.now())
 		then(claims, err)
 		return
 	}
 	l.async(c, &l.server.verifying, func() func() {
-		claims, err := check(token, time.Now())
+		claims, err := check(v, token, l.server.now())
 		runtime.Gosched() // a loop that waits for this processor goes first
 		return func() { then(claims, err) }
 	})
@@ -60,23 +61,26 @@ func (l *loop) refuse(c *conn, id uint32, e *protocol.Error) {
 }
 
 func (l *loop) authenticated(c *conn, id uint32, req *protocol.ConnectRequest, claims *auth.Claims, err error) {
-	switch {
-	case errors.Is(err, auth.ErrExpired):
-		l.denied(c, "connect", err.Error())
-		l.refuse(c, id, errTokenExpired)
-		return
-	case err != nil:
-		l.denied(c, "connect", err.Error())
-		l.disconnect(c, closeInvalidToken)
-		return
-	case !claims.AllowsDatabase(c.db.name):
-		l.denied(c, "connect", "the token is not good for this database (claim db)")
-		l.disconnect(c, closeInvalidToken)
+	p := l.server.policy.Load()
+	is, why := p.connection(c.db.name, claims, err)
+	if is != tokenGood {
+		l.denied(c, "connect", why)
+		switch is {
+		case tokenPending:
+			l.refuse(c, id, errKeysPending)
+		case tokenExpired, tokenRevoked:
+			l.refuse(c, id, errTokenExpired)
+		case userRevoked:
+			l.disconnect(c, closeUserRevoked)
+		default:
+			l.disconnect(c, closeInvalidToken)
+		}
 		return
 	}
 	c.state = stateConnected
 	c.deadline = 0
-	c.setSession(claims, rand.Text())
+	c.setSession(p, claims, rand.Text())
+	c.nextCheck = spread(l.now, p.Auth.Revalidate)
 	// Pings are spread over the interval, however many connect at once.
 	ping := l.server.opts.Server.PingInterval
 	c.nextPing = l.now + ping/2 + mathrand.N(ping/2+1)
@@ -101,7 +105,7 @@ func (l *loop) serverSubscriptions(c *conn, id uint32, rooms []string, from map[
 		l.connected(c, &connecting{id: id})
 		return
 	}
-	if limit := l.server.opts.Limits.Subscriptions; limit > 0 && len(rooms) > limit {
+	if limit := l.server.policy.Load().Limits.Subscriptions; limit > 0 && len(rooms) > limit {
 		l.refuse(c, id, errLimitExceeded)
 		return
 	}
@@ -109,7 +113,7 @@ func (l *loop) serverSubscriptions(c *conn, id uint32, rooms []string, from map[
 	c.begin(true)
 	all := &connecting{id: id, left: len(rooms), budget: maxRecovered}
 	for _, room := range rooms {
-		sb := &subscribing{server: true, budget: &all.budget}
+		sb := &subscribing{made: byClaim, budget: &all.budget}
 		if req := from[room]; req != nil {
 			sb.request(req)
 		}
@@ -160,27 +164,33 @@ func (l *loop) connected(c *conn, all *connecting) {
 	}
 }
 
-// setSession makes the connection that of a token, until the token ends.
-func (c *conn) setSession(claims *auth.Claims, client string) {
+// setSession makes the connection that of a token that p finds good, until the
+// token ends.
+func (c *conn) setSession(p *policy, claims *auth.Claims, client string) {
 	c.session = &session{
-		client: client,
-		user:   claims.User, info: claims.Info, grants: claims.Grants,
-		id: claims.ID, keyID: claims.KeyID, issuedAt: claims.IssuedAt, expires: claims.ExpiresAt,
+		credential: credentialOf(claims),
+		client:     client,
+		info:       claims.Info, grants: claims.Grants, rooms: claims.Channels,
+		expires: claims.ExpiresAt,
 	}
-	c.expires = c.loop.server.endOf(claims.ExpiresAt)
+	c.checked = p.generation
+	c.expires = c.loop.endOf(claims.ExpiresAt)
 }
 
 // endOf is when a token with this exp ends what it allowed: leeway later, as
 // when it is verified. Both in unix seconds.
 func (s *Server) endOf(exp int64) int64 {
-	return exp + int64((s.opts.Auth.Leeway+time.Second-1)/time.Second)
+	return exp + int64((s.policy.Load().Auth.Leeway+time.Second-1)/time.Second)
 }
+
+// endOf is when a token with this exp (unix seconds) ends what it allowed.
+func (l *loop) endOf(exp int64) expiry { return l.server.expiry(l.now, l.server.endOf(exp)) }
 
 // ttl is the time told for a token: so much less than is left that a client
 // which refreshes exactly then is in time.
 func (s *Server) ttl(expires int64) uint32 {
-	left := time.Until(time.Unix(expires, 0))
-	left -= min(s.opts.Auth.Revalidate, left/10)
+	left := time.Unix(expires, 0).Sub(s.now())
+	left -= min(s.policy.Load().Auth.Revalidate, left/10)
 	return max(1, seconds(min(left, maxTTL)))
 }
 

@@ -82,6 +82,11 @@ func (db *database) retention(name string) store.Retention {
 
 // namespace returns the options of a room, or why the name is no room's.
 func (db *database) namespace(name string) (*Namespace, *protocol.Error) {
+	return db.server.policy.Load().namespace(name)
+}
+
+// namespace returns the options of a room, or why the name is no room's.
+func (p *policy) namespace(name string) (*Namespace, *protocol.Error) {
 	if err := ValidRoom(name); err != nil {
 		return nil, badRequest(err.Error())
 	}
@@ -89,10 +94,10 @@ func (db *database) namespace(name string) (*Namespace, *protocol.Error) {
 	if !found {
 		prefix = "default"
 	}
-	if ns := db.server.namespaces[prefix]; ns != nil {
+	if ns := p.namespaces[prefix]; ns != nil {
 		return ns, nil
 	}
-	if ns := db.server.namespaces[anyNamespace]; ns != nil && db.server.opts.Development {
+	if ns := p.namespaces[anyNamespace]; ns != nil && p.Development {
 		return ns, nil
 	}
 	return nil, errUnknownChannel
@@ -147,6 +152,9 @@ func (db *database) room(name string, ns *Namespace) *room {
 	r := db.rooms[name]
 	fresh := r == nil
 	if fresh {
+		if now, e := db.namespace(name); e == nil { // a reload may have passed
+			ns = now
+		}
 		r = newRoom(db, name, ns)
 		db.rooms[name] = r
 	}
@@ -155,6 +163,18 @@ func (db *database) room(name string, ns *Namespace) *room {
 		db.queries.do(func() { r.load() })
 	}
 	return r
+}
+
+// adoptNamespaces gives the live rooms the options of now. Those whose namespace is
+// declared no more keep theirs; they end when their subscriptions are checked.
+func (db *database) adoptNamespaces() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for name, r := range db.rooms {
+		if ns, e := db.namespace(name); e == nil {
+			r.options.Store(ns)
+		}
+	}
 }
 
 // load has the store tell where the room stands.

@@ -28,8 +28,8 @@ func TestFarExpiry(t *testing.T) {
 		b := newBench(t)
 		s := b.member(b.room("default", "r"), wire.JSON, func(_ *sub, p []byte) (int, error) { return len(p), nil })
 		c := s.conn
-		c.setSession(&auth.Claims{User: c.session.user, ExpiresAt: exp}, "client")
-		s.expires = b.server.endOf(exp)
+		c.setSession(b.server.policy.Load(), &auth.Claims{User: c.session.user, ExpiresAt: exp}, "client")
+		s.expires = b.endOf(exp)
 		c.nextPing = 1000 * time.Hour
 		fires := 0
 		b.now = time.Hour

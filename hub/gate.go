@@ -28,16 +28,26 @@ func (c requestClass) String() string { return classNames[c] }
 // each.
 const gateAddresses = 100_000
 
-// newGates makes the gate of each class.
-func newGates(l *LimitOptions) (gates [requestClasses]*ratelimit.Gate) {
+// gates are those of each class.
+type gates [requestClasses]*ratelimit.Gate
+
+func newGates(l *LimitOptions) (g gates) {
+	for class := range g {
+		g[class] = ratelimit.NewGate(ratelimit.Limit{}, ratelimit.Limit{}, gateAddresses)
+	}
+	g.setLimits(l)
+	return g
+}
+
+// setLimits changes the limits; what was spent stays spent.
+func (g *gates) setLimits(l *LimitOptions) {
 	for class, rates := range [requestClasses][2]Rate{
 		classRead:      {l.Read, l.Database.Read},
 		classMutation:  {l.Mutation, l.Database.Mutation},
 		classHandshake: {l.Handshake, l.Database.Handshake},
 	} {
-		gates[class] = ratelimit.NewGate(ratelimit.Limit(rates[0]), ratelimit.Limit(rates[1]), gateAddresses)
+		g[class].SetLimits(ratelimit.Limit(rates[0]), ratelimit.Limit(rates[1]))
 	}
-	return gates
 }
 
 // pass takes a request through the gate of its class, or says why it may not. It
@@ -64,5 +74,5 @@ func (s *Server) pass(class requestClass, db *database, addr netip.Addr) *proble
 // clientAddr is the address that the limits of a request count for.
 func (s *Server) clientAddr(r *http.Request) netip.Addr {
 	remote, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return ratelimit.ClientAddr(remote.Addr(), r.Header["X-Forwarded-For"], s.proxies)
+	return ratelimit.ClientAddr(remote.Addr(), r.Header["X-Forwarded-For"], s.policy.Load().proxies)
 }

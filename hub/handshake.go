@@ -133,7 +133,7 @@ func (s *Server) admit(r *http.Request, remote netip.Addr) (*admission, *wire.Ha
 	if !s.originAllowed(r) {
 		return nil, refuse(newProblem("origin", "pages of this origin may not connect: see server.origins"))
 	}
-	addr := ratelimit.ClientAddr(remote, r.Header["X-Forwarded-For"], s.proxies)
+	addr := ratelimit.ClientAddr(remote, r.Header["X-Forwarded-For"], s.policy.Load().proxies)
 	if p := s.pass(classHandshake, db, addr); p != nil {
 		return nil, refuse(p)
 	}

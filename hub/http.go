@@ -22,16 +22,15 @@ func (s *Server) routes() map[string]http.HandlerFunc {
 		"GET /v1/openapi.json":     serveOpenAPI,
 		"GET " + defaultSocketPath: s.serveSocket,
 		"GET /v1/{db}/websocket":   s.serveSocket,
+
+		"POST /api/{method}":         s.serveAPI,
+		"POST /v1/{db}/api/{method}": s.serveAPI,
 	}
 	for pattern, e := range endpoints {
 		method, path, _ := strings.Cut(pattern, " ")
 		path = " /v1/{db}/rooms/{room}/" + path
 		routes[method+path] = s.restHandler(&e)
 		routes["OPTIONS"+path] = s.servePreflight
-	}
-	if s.opts.API.Key != "" {
-		routes["POST /api/{method}"] = s.serveAPI
-		routes["POST /v1/{db}/api/{method}"] = s.serveAPI
 	}
 	return routes
 }

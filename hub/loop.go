@@ -37,6 +37,8 @@ type loop struct {
 	scratch   []byte        // what one write joins
 	spare     [][]byte      // buffers for unsent bytes, to be used again
 	now       time.Duration // since server.start, set once per iteration
+	wallAt    time.Duration // the now for which wallClock was read
+	wallClock int64         // unix seconds; see wall
 	wheel     *wheel
 	conns     []*conn
 	users     map[userKey]*conn // first connection of each user

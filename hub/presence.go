@@ -23,11 +23,17 @@ type presence struct {
 func (db *database) presence(room string, done func(*presence, *protocol.Error)) {
 	p := &presence{clients: make(map[string]*protocol.ClientInfo)}
 	r := db.live(room)
-	if r != nil && r.ns.PresenceMax > 0 && r.members.Load() > int64(r.ns.PresenceMax) {
+	if r != nil && r.crowded() {
 		done(nil, errLimitExceeded)
 		return
 	}
 	p.ask(r, done)
+}
+
+// crowded says whether the room has more members than are listed.
+func (r *room) crowded() bool {
+	most := r.options.Load().PresenceMax
+	return most > 0 && r.members.Load() > int64(most)
 }
 
 // presenceStats calls done with the numbers alone.

@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"hub/auth"
 )
@@ -115,7 +114,7 @@ func (s *Server) allowOrigin(w http.ResponseWriter, r *http.Request) *problem {
 // originAllowed says whether the page that r comes from, if any, may come here.
 func (s *Server) originAllowed(r *http.Request) bool {
 	origin := r.Header["Origin"]
-	return len(origin) == 0 || len(origin) == 1 && s.origins.Allow(origin[0], r.Host, s.opts.Server.TLSCert != "")
+	return len(origin) == 0 || len(origin) == 1 && s.policy.Load().origins.Allow(origin[0], r.Host, s.opts.Server.TLSCert != "")
 }
 
 // servePreflight tells a browser what its page may send (Fetch Standard, section
@@ -139,11 +138,12 @@ func (s *Server) servePreflight(w http.ResponseWriter, r *http.Request) {
 // has no credentials is refused before it: any page can have a browser send that.
 func (s *Server) identify(c *call, class requestClass) *problem {
 	token, key := bearer(c.r), apiKey(c.r)
+	policy := s.policy.Load()
 	switch {
 	case len(c.r.Header["Authorization"]) > 1, len(c.r.Header["X-Api-Key"]) > 1, token != "" && key != "":
 		return newProblem("bad_request", "send either a token or the API key, once")
 	case key != "":
-		if !auth.KeyEqual(s.opts.API.Key, key) {
+		if !auth.KeyEqual(policy.API.Key, key) {
 			return c.unauthorized("the API key is wrong")
 		}
 		c.caller.server = true
@@ -154,22 +154,35 @@ func (s *Server) identify(c *call, class requestClass) *problem {
 	if p := s.pass(class, c.db, s.clientAddr(c.r)); p != nil {
 		return p
 	}
-	claims, err := s.verify(token)
-	switch {
-	case errors.Is(err, auth.ErrExpired):
-		c.challenge(`Bearer realm="hub", error="invalid_token", error_description="expired"`)
-		return newProblem("token_expired", "the token has run out: get a new one")
-	case errors.Is(err, errPanicked):
+	claims, err := s.verify(policy, token)
+	if errors.Is(err, errPanicked) {
 		return newProblem("internal", "")
-	case err != nil:
-		c.db.denied("", "http", err.Error())
-		return c.unauthorized("the token is not valid")
-	case !claims.AllowsDatabase(c.db.name):
-		c.db.denied(claims.User, "http", "the token is not good for this database (claim db)")
-		return c.unauthorized("the token is not good for this database")
+	}
+	if is, why := policy.connection(c.db.name, claims, err); is != tokenGood {
+		user := ""
+		if claims != nil {
+			user = claims.User
+		}
+		c.db.denied(user, "http", why)
+		return c.tokenRefused(is)
 	}
 	c.caller = caller{user: claims.User, info: claims.Info, grants: claims.Grants, rooms: claims.Channels}
 	return nil
+}
+
+// tokenRefused is the problem of a token that is not good.
+func (c *call) tokenRefused(is standing) *problem {
+	switch is {
+	case tokenPending:
+		return newProblem("keys_pending", "the token's key may be about to be loaded")
+	case tokenExpired:
+		c.challenge(`Bearer realm="hub", error="invalid_token", error_description="expired"`)
+		return newProblem("token_expired", "the token has run out: get a new one")
+	case tokenRevoked, userRevoked:
+		c.challenge(`Bearer realm="hub", error="invalid_token", error_description="revoked"`)
+		return newProblem("token_revoked", "the token was revoked")
+	}
+	return c.unauthorized("the token is not valid for this database")
 }
 
 func (c *call) unauthorized(detail string) *problem {
@@ -182,15 +195,15 @@ func (c *call) challenge(value string) { c.w.Header()["Www-Authenticate"] = []st
 
 // verify verifies a connection token: here, or by the worker where it is dear, as
 // for a connection.
-func (s *Server) verify(token string) (*auth.Claims, error) {
-	if !s.verifier.Asymmetric(token) {
-		return s.verifier.Connection(token, time.Now())
+func (s *Server) verify(p *policy, token string) (*auth.Claims, error) {
+	if !p.verifier.Asymmetric(token) {
+		return p.verifier.Connection(token, s.now())
 	}
 	claims, err := (*auth.Claims)(nil), errPanicked
 	done := make(chan struct{})
 	s.verifying.do(func() {
 		defer close(done)
-		claims, err = s.verifier.Connection(token, time.Now())
+		claims, err = p.verifier.Connection(token, s.now())
 		runtime.Gosched() // a loop that waits for this processor goes first
 	})
 	<-done

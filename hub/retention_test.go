@@ -50,7 +50,9 @@ func TestUndeclaredNamespaceKeepsHistory(t *testing.T) {
 			t.Errorf("%d publications of the undeclared namespace are left, want %d", n, events)
 		}
 	})
-	if got := (&database{server: &Server{}}).retention("old:a"); got.Size < 1<<62 || got.TTL != 0 {
+	s := &Server{}
+	s.policy.Store(&policy{})
+	if got := (&database{server: s}).retention("old:a"); got.Size < 1<<62 || got.TTL != 0 {
 		t.Errorf("retention %+v of an undeclared namespace, want everything", got)
 	}
 }

@@ -22,8 +22,12 @@ type room struct {
 	// fixed after new
 	db     *database
 	name   string
-	ns     *Namespace
+	kept   bool    // durable: its history is in the store
 	shards []shard // one per loop
+
+	// options are those of its namespace; a reload sets others. Written under the
+	// database's mu.
+	options atomic.Pointer[Namespace]
 
 	// head is the offset of the last publication, as far as the log knows. In a
 	// room without history it is internal and never told. Written under mu.
@@ -81,17 +85,18 @@ type shard struct {
 }
 
 func newRoom(db *database, name string, ns *Namespace) *room {
-	r := &room{db: db, name: name, ns: ns, shards: make([]shard, len(db.server.loops))}
+	r := &room{db: db, name: name, kept: ns.Durable, shards: make([]shard, len(db.server.loops))}
+	r.options.Store(ns)
 	for i := range r.shards {
 		r.shards[i].room, r.shards[i].loop = r, db.server.loops[i]
 	}
-	if !ns.Durable {
+	if !r.durable() {
 		r.state = roomReady
 	}
 	return r
 }
 
-func (r *room) durable() bool { return r.ns.Durable }
+func (r *room) durable() bool { return r.kept }
 
 // keep is the bytes of entries that each of the room's logs keeps at least.
 func (r *room) keep() int64 {
@@ -113,9 +118,9 @@ func (r *room) join(l *loop, enc wire.Encoding) bool {
 	r.shards[l.index].users++
 	if r.interest[enc]++; r.interest[enc] == 1 {
 		r.feeds[enc] = &feed{room: r, enc: enc, base: r.head.Load(), head: r.head.Load()}
-		if r.ns.JoinLeave {
-			r.signals[enc] = &feed{room: r, enc: enc}
-		}
+	}
+	if r.signals[enc] == nil && r.options.Load().JoinLeave {
+		r.signals[enc] = &feed{room: r, enc: enc}
 	}
 	return true
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -28,29 +29,31 @@ import (
 // with [New], serve with [Server.Run].
 type Server struct {
 	// fixed after New
-	opts       Options
-	log        *slog.Logger
-	start      time.Time // zero of the loops' clocks
-	namespaces map[string]*Namespace
-	verifier   *auth.Verifier
-	origins    auth.Origins
-	proxies    ratelimit.Proxies
-	slots      *ratelimit.Slots
-	gates      [requestClasses]*ratelimit.Gate
-	databases  map[string]*database
-	sizes      logSizes
-	memory     *logMemory
-	metrics    *metrics
-	backend    poll.Backend
-	loops      []*loop
-	listener   net.Listener
-	admin      net.Listener // nil when switched off
-	addr       net.Addr
-	handed     *handedListener // connections that a loop gave to net/http
-	lock       io.Closer       // of the data directory
-	poison     bool            // tests: overwrite read buffers after use
+
+	// opts are those of the start. What a reload changes is read from policy instead.
+	opts      Options
+	log       *slog.Logger
+	start     time.Time // zero of the loops' clocks
+	source    *auth.Source
+	slots     *ratelimit.Slots
+	gates     gates
+	databases map[string]*database
+	registry  *store.Registry
+	sizes     logSizes
+	memory    *logMemory
+	metrics   *metrics
+	backend   poll.Backend
+	loops     []*loop
+	listener  net.Listener
+	admin     net.Listener // nil when switched off
+	addr      net.Addr
+	handed    *handedListener // connections that a loop gave to net/http
+	lock      io.Closer       // of the data directory
+	poison    bool            // tests: overwrite read buffers after use
 	// committing, in tests, sees what was committed before the rooms do
 	committing func([]store.Event)
+	// clock, in tests, is the wall clock; nil: that of package time
+	clock func() time.Time
 
 	// context ends when the databases are about to close; it is what reads wait under.
 	context context.Context
@@ -59,6 +62,19 @@ type Server struct {
 	ended chan struct{}
 	// verifying checks tokens with public keys, one at a time.
 	verifying workers
+	// background are the goroutines that end with context or source.
+	background sync.WaitGroup
+
+	// policy is what may change while running; written under updating.
+	policy      atomic.Pointer[policy]
+	revocations revocationList
+
+	reloading sync.Mutex           // one reload at a time
+	declared  map[string]Namespace // all that there ever were, latest; guarded by reloading
+
+	updating sync.Mutex
+	caps     map[capKey]int // set while running; guarded by updating
+	cappedAt int            // the cap that was last logged as too high; guarded by updating
 
 	// atomic
 	loopTurn atomic.Uint32
@@ -75,13 +91,15 @@ func New(o Options, log *slog.Logger) (*Server, error) { return newServer(o, log
 func newServer(o Options, log *slog.Logger, tune func(*Server)) (_ *Server, err error) {
 	s := &Server{
 		opts: o, log: log, start: time.Now(),
-		namespaces: make(map[string]*Namespace, len(o.Namespaces)),
-		databases:  make(map[string]*database, len(o.Database.Names)),
-		sizes:      defaultLogSizes(o.Limits.Unsent),
-		memory:     newLogMemory(o.Limits.LogMemory),
+		databases: make(map[string]*database, len(o.Database.Names)),
+		sizes:     defaultLogSizes(o.Limits.Unsent),
+		memory:    newLogMemory(o.Limits.LogMemory),
+		slots:     ratelimit.NewSlots(0, 0, 0), // loadCaps sets them
+		gates:     newGates(&o.Limits),
+		caps:      make(map[capKey]int),
+		declared:  make(map[string]Namespace, len(o.Namespaces)),
+		cappedAt:  -1,
 	}
-	s.slots = ratelimit.NewSlots(s.connectionCap(), o.Limits.Connections.Database, o.Limits.Connections.IP)
-	s.gates = newGates(&o.Limits)
 	s.ended = make(chan struct{})
 	s.context, s.stop = context.WithCancel(context.Background())
 	s.verifying.max, s.verifying.recovered = 1, s.panicked
@@ -94,54 +112,46 @@ func newServer(o Options, log *slog.Logger, tune func(*Server)) (_ *Server, err 
 			s.close()
 		}
 	}()
-	for name := range o.Namespaces {
-		ns := o.Namespaces[name]
-		s.namespaces[name] = &ns
-	}
-	if s.verifier, err = auth.New(o.Auth); err != nil {
+	p, err := newPolicy(o)
+	if err != nil {
 		return nil, err
 	}
-	if s.origins, err = auth.ParseOrigins(o.Server.Origins); err != nil {
-		return nil, fmt.Errorf("server.origins: %w", err)
+	if s.source, err = auth.Open(s.context, o.Auth, log); err != nil {
+		return nil, err
 	}
-	if o.Development {
-		s.origins = s.origins.WithLoopback()
-	}
-	if s.proxies, err = ratelimit.ParseProxies(o.Server.TrustedProxies); err != nil {
-		return nil, fmt.Errorf("server.trusted_proxies: %w", err)
-	}
+	maps.Copy(s.declared, o.Namespaces)
+	p.verifier = s.source.Verifier()
+	s.policy.Store(p)
+	s.background.Go(s.watchKeys)
 	if err = s.newLoops(); err != nil {
 		return nil, err
 	}
-	if err = s.openDatabases(); err != nil {
+	if err = s.openData(); err != nil {
 		return nil, err
 	}
+	s.background.Go(s.sweepRevocations)
 	return s, s.listen()
 }
 
-// descriptorReserve is the descriptors that connections must leave to database
-// files, listeners, pollers and requests.
-const descriptorReserve = 256
-
-// connectionCap is the configured cap, or what the descriptor limit allows.
-func (s *Server) connectionCap() int {
-	limit, most := s.opts.Limits.Connections.Server, descriptorLimit()-descriptorReserve
-	if most < 1 {
-		most = max(1, descriptorLimit()/2)
-	}
-	if limit > 0 && limit <= most {
-		return limit
-	}
-	s.log.Info("connections are capped by the descriptor limit",
-		slog.Int("limits.connections.server", limit), slog.Int("cap", most), slog.Int("descriptors", descriptorLimit()))
-	return most
-}
-
-func (s *Server) openDatabases() (err error) {
+// openData opens what is durable, and puts in force what earlier runs were told.
+func (s *Server) openData() (err error) {
 	dir := s.opts.Server.DataDir
 	if s.lock, err = store.LockDir(dir); err != nil {
 		return fmt.Errorf("data directory %s: %w", dir, err)
 	}
+	if s.registry, err = store.OpenRegistry(filepath.Join(dir, registryFile), s.log); err != nil {
+		return err
+	}
+	if err := errors.Join(s.loadRevocations(), s.loadCaps()); err != nil {
+		return err
+	}
+	return s.openDatabases()
+}
+
+// registryFile is what the server itself remembers; no database has such a name.
+const registryFile = "_hub.db"
+
+func (s *Server) openDatabases() error {
 	for _, name := range s.opts.Database.Names {
 		db, err := openDatabase(s, name)
 		if err != nil {
@@ -273,13 +283,11 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serveClients accepts in a loop where the backend can, else through net/http.
 func (s *Server) serveClients(srv *http.Server, serve func(*http.Server, net.Listener)) error {
-	if cert := s.opts.Server.TLSCert; cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, s.opts.Server.TLSKey)
-		if err != nil {
-			return fmt.Errorf("server.tls_cert: %w", err)
-		}
+	if s.opts.Server.TLSCert != "" {
 		serve(srv, tls.NewListener(s.listener, &tls.Config{
-			Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.policy.Load().certificate, nil },
+			MinVersion:     tls.VersionTLS12,
+			NextProtos:     []string{"http/1.1"},
 		}))
 		return nil
 	}
@@ -399,9 +407,16 @@ func (s *Server) close() error {
 		db.pages.wait()
 	}
 	s.verifying.wait()
+	if s.source != nil {
+		s.source.Close()
+	}
+	s.background.Wait()
 	for _, l := range s.loops {
 		l.collect() // what came too late closes itself
 		_ = l.poller.Close()
+	}
+	if s.registry != nil {
+		errs = append(errs, s.registry.Close())
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())

@@ -28,7 +28,7 @@ func (r *room) signalJoin(s *sub)  { r.signal(s, false) }
 func (r *room) signalLeave(s *sub) { r.signal(s, true) }
 
 func (r *room) signal(s *sub, leave bool) {
-	if !r.ns.JoinLeave || r.ns.PresenceMax > 0 && r.members.Load() > int64(r.ns.PresenceMax) {
+	if !r.options.Load().JoinLeave || r.crowded() {
 		return
 	}
 	r.mu.Lock()

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/centrifugal/protocol"
@@ -19,10 +18,10 @@ type subscribing struct {
 	epoch     string
 	strict    bool // error 112 rather than recovered:false
 	joinLeave bool
-	server    bool // made by the server, which needs no permission
-	// token says that a subscription token allows it; info and expires (unix
-	// seconds, 0: never) are its, or those that the server API gave
-	token   bool
+	// what allows it; token, info and expires (unix seconds, 0: never) are those of a
+	// subscription token, or what the server API gave
+	made    maker
+	token   *credential
 	info    json.RawMessage
 	expires int64
 	// budget is the bytes of publications that the reply may still take.
@@ -81,12 +80,13 @@ func (l *loop) subscribeCommand(c *conn, id uint32, req *protocol.SubscribeReque
 		start()
 		return
 	}
-	verify(l, c, req.Token, l.server.verifier.Subscription, func(claims *auth.SubscriptionClaims, err error) {
-		if e := l.checkSubscriptionToken(c, req.Channel, claims, err); e != nil {
+	verify(l, c, req.Token, (*auth.Verifier).Subscription, func(claims *auth.SubscriptionClaims, err error) {
+		token, e := l.checkSubscriptionToken(c, req.Channel, claims, err)
+		if e != nil {
 			l.fail(c, id, e)
 			return
 		}
-		sb.token, sb.info, sb.expires = true, claims.Info, claims.ExpiresAt
+		sb.made, sb.token, sb.info, sb.expires = byToken, token, claims.Info, claims.ExpiresAt
 		start()
 	})
 }
@@ -99,22 +99,31 @@ func (l *loop) subscribeReply(c *conn, id uint32, res *protocol.SubscribeResult,
 	l.queued(c, out, err)
 }
 
-// checkSubscriptionToken says why a subscription token is not good for this.
-func (l *loop) checkSubscriptionToken(c *conn, room string, claims *auth.SubscriptionClaims, err error) *protocol.Error {
-	switch {
-	case errors.Is(err, auth.ErrExpired):
-		return errTokenExpired
-	case err != nil:
-		l.denied(c, "subscribe", "subscription token: "+err.Error())
-		return errPermissionDenied
-	case claims.Channel != room:
-		l.denied(c, "subscribe", "the subscription token is for another room")
-		return errPermissionDenied
-	case claims.User != c.session.user:
-		l.denied(c, "subscribe", "the subscription token is another user's")
-		return errPermissionDenied
+// checkSubscriptionToken returns what is kept of a subscription token, or says why
+// it is not good for this.
+func (l *loop) checkSubscriptionToken(c *conn, room string, claims *auth.SubscriptionClaims, err error) (*credential, *protocol.Error) {
+	var token credential
+	if err == nil {
+		token = credential{user: claims.User, id: claims.ID, keyID: claims.KeyID, issuedAt: claims.IssuedAt}
 	}
-	return nil
+	is, why := l.server.policy.Load().standing(c.db.name, &token, err)
+	switch {
+	case is != tokenGood:
+	case claims.Channel != room:
+		is, why = tokenInvalid, "it is for another room"
+	case claims.User != c.session.user:
+		is, why = tokenInvalid, "it is another user's"
+	default:
+		return &token, nil
+	}
+	l.denied(c, "subscribe", "subscription token: "+why)
+	switch is {
+	case tokenPending:
+		return nil, errKeysPending
+	case tokenExpired, tokenRevoked:
+		return nil, errTokenExpired
+	}
+	return nil, errPermissionDenied
 }
 
 // subscribe begins a subscription. sb.sub is set while it is on its way.
@@ -131,10 +140,10 @@ func (l *loop) subscribe(c *conn, name string, sb *subscribing) {
 	for !r.join(l, c.enc) {
 		r = c.db.room(name, ns)
 	}
-	s := &sub{conn: c, shard: &r.shards[l.index], index: -1, info: sb.info}
-	s.joinLeave = ns.JoinLeave && (sb.joinLeave || sb.server)
+	s := &sub{conn: c, shard: &r.shards[l.index], index: -1, made: sb.made, token: sb.token, info: sb.info}
+	s.joinLeave = ns.JoinLeave && (sb.joinLeave || sb.made.server())
 	if sb.expires > 0 {
-		s.expires = l.server.endOf(sb.expires)
+		s.expires = l.endOf(sb.expires)
 	}
 	sb.sub = s
 	c.subs = append(c.subs, s)
@@ -148,10 +157,10 @@ func (l *loop) maySubscribe(c *conn, name string, ns *Namespace, sb *subscribing
 	if c.find(name) != nil {
 		return errAlreadySubbed
 	}
-	if limit := l.server.opts.Limits.Subscriptions; limit > 0 && len(c.subs) >= limit {
+	if limit := l.server.policy.Load().Limits.Subscriptions; limit > 0 && len(c.subs) >= limit {
 		return errLimitExceeded
 	}
-	if sb.server || sb.token {
+	if sb.made != byGrant {
 		return nil
 	}
 	return l.permit(c, name, ns.Subscribe, auth.Subscribe, "subscribe")
@@ -228,10 +237,11 @@ func (sb *subscribing) finish(l *loop) {
 // retains says whether the publication after cursor, in seg, still belongs to
 // the room's history.
 func (r *room) retains(cursor, head uint64, seg *run) bool {
-	if head-cursor > r.ns.HistorySize {
+	ns := r.options.Load()
+	if head-cursor > ns.HistorySize {
 		return false
 	}
-	ttl := r.ns.HistoryTTL
+	ttl := ns.HistoryTTL
 	return ttl == 0 || time.Since(time.UnixMilli(seg.times[cursor+1-seg.first])) < ttl
 }
 
@@ -265,7 +275,7 @@ func (sb *subscribing) fail(l *loop, e *protocol.Error) {
 func (l *loop) live(sb *subscribing, res *protocol.SubscribeResult, pubs [][]byte) {
 	s := sb.sub
 	sh, r := s.shard, s.shard.room
-	if s.expires > 0 {
+	if s.expires.wall > 0 {
 		res.Expires, res.Ttl = true, l.server.ttl(sb.expires)
 	}
 	s.index = len(sh.subs)
@@ -279,7 +289,7 @@ func (l *loop) live(sb *subscribing, res *protocol.SubscribeResult, pubs [][]byt
 	if s.index < 0 { // done has ended it
 		return
 	}
-	if s.expires > 0 {
+	if s.expires.wall > 0 {
 		l.schedule(s.conn)
 	}
 	if s.cursor < r.head.Load() {

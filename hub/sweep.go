@@ -355,7 +355,7 @@ func (l *loop) checkBacklog(s *sub) {
 	v := &l.pubs[c.enc]
 	lost := s.cursor < v.base
 	if r.durable() {
-		lost = lost && (s.cursor < r.floor.Load() || v.head-s.cursor > r.ns.HistorySize)
+		lost = lost && (s.cursor < r.floor.Load() || v.head-s.cursor > r.options.Load().HistorySize)
 	}
 	if lost && c.blocked {
 		l.slow(c)

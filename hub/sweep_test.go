@@ -29,6 +29,7 @@ func newBench(t testing.TB) *bench {
 		sizes: defaultLogSizes(1 << 20), memory: newLogMemory(0),
 	}
 	s.context = t.Context()
+	s.policy.Store(&policy{Options: DefaultOptions()})
 	s.metrics = newMetrics(s)
 	p, err := polltest.New(1, polltest.Faults{}).NewPoller()
 	if err != nil {
@@ -63,7 +64,7 @@ func (s *tap) RemoteAddr() netip.AddrPort  { return netip.AddrPort{} }
 
 // member subscribes a new connection to r; write gets what is sent to it.
 func (b *bench) member(r *room, enc wire.Encoding, write func(*sub, []byte) (int, error)) *sub {
-	c := &conn{loop: b.loop, db: r.db, enc: enc, state: stateConnected, session: &session{user: fmt.Sprint("user-", len(b.conns))}}
+	c := &conn{loop: b.loop, db: r.db, enc: enc, state: stateConnected, session: &session{credential: credential{user: fmt.Sprint("user-", len(b.conns))}}}
 	c.timer.conn = c
 	c.index = int32(len(b.conns))
 	b.conns = append(b.conns, c)

@@ -17,9 +17,10 @@ func (l *loop) schedule(c *conn) {
 		if c.pongDue {
 			earlier(c.pongUntil)
 		}
-		earlier(l.until(c.expires))
+		earlier(c.nextCheck)
+		earlier(c.expires.at)
 		for _, s := range c.subs {
-			earlier(l.until(s.expires))
+			earlier(s.expires.at)
 		}
 	}
 	if next == 0 {
@@ -27,18 +28,6 @@ func (l *loop) schedule(c *conn) {
 		return
 	}
 	l.wheel.set(&c.timer, next)
-}
-
-// farAway bounds how far ahead a timer is set, whatever a token says; it is set
-// again then.
-const farAway = 24 * time.Hour
-
-// until turns a wall clock time, in unix seconds, into the loop's time.
-func (l *loop) until(unix int64) time.Duration {
-	if unix == 0 {
-		return 0
-	}
-	return max(1, l.now+min(time.Until(time.Unix(unix, 0)), farAway))
 }
 
 // fire handles whatever of c is due.
@@ -64,14 +53,19 @@ func (l *loop) due(c *conn) {
 	if c.state != stateConnected {
 		return
 	}
-	if c.expires > 0 && time.Now().Unix() >= c.expires {
+	if c.expires.over(l.now, l.wall()) {
 		l.disconnect(c, closeExpired)
 		return
 	}
 	for i := len(c.subs) - 1; i >= 0; i-- {
-		if s := c.subs[i]; s.expires > 0 && time.Now().Unix() >= s.expires {
+		if s := c.subs[i]; s.expires.over(l.now, l.wall()) {
 			l.unsubscribe(s, unsubExpired)
-			s.expires = 0
+			s.expires = expiry{}
+		}
+	}
+	if c.nextCheck > 0 && l.now >= c.nextCheck {
+		if l.revalidate(c); !c.open() {
+			return
 		}
 	}
 	if c.pongDue && l.now >= c.pongUntil {

@@ -33,8 +33,9 @@ type Slots struct {
 	// Guarded by mu. Everything is counted, also where the cap is off: it may
 	// be switched on later.
 	serverLimit   int
-	databaseLimit int
+	databaseLimit int // of each that has none of its own
 	ipLimit       int
+	ownLimits     map[string]int // of single databases; never changed, only replaced
 	server        int
 	databases     map[string]int
 	ips           map[netip.Addr]int
@@ -59,7 +60,30 @@ func (s *Slots) SetLimits(server, database, ip int) {
 	s.serverLimit, s.databaseLimit, s.ipLimit = server, database, ip
 }
 
-// Limits returns the caps in force.
+// SetDatabaseLimits gives single databases caps of their own, instead of those they
+// had and of the one for all; 0 is off. The caller leaves the map alone afterwards.
+func (s *Slots) SetDatabaseLimits(limits map[string]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ownLimits = limits
+}
+
+// DatabaseLimit returns the cap in force for a database.
+func (s *Slots) DatabaseLimit(database string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.databaseLimitLocked(database)
+}
+
+func (s *Slots) databaseLimitLocked(database string) int {
+	if limit, ok := s.ownLimits[database]; ok {
+		return limit
+	}
+	return s.databaseLimit
+}
+
+// Limits returns the caps in force; database is that of databases without one of
+// their own.
 func (s *Slots) Limits() (server, database, ip int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +100,8 @@ func (s *Slots) Acquire(database string, ip netip.Addr) (*Slot, error) {
 	switch {
 	case full(s.server, s.serverLimit):
 		return nil, &LimitError{Scope: "server", Limit: s.serverLimit}
-	case full(s.databases[database], s.databaseLimit):
-		return nil, &LimitError{Scope: "database", Limit: s.databaseLimit}
+	case full(s.databases[database], s.databaseLimitLocked(database)):
+		return nil, &LimitError{Scope: "database", Limit: s.databaseLimitLocked(database)}
 	case full(s.ips[addr], s.ipLimit):
 		return nil, &LimitError{Scope: "ip", Limit: s.ipLimit}
 	}
