@@ -54,7 +54,9 @@ const (
 // when it subscribes from the position of the first one, and applies a change in an
 // event only when its version is above the version that it has of that key: a page
 // may be ahead of the position, and what it already shows comes again. A snapshot is
-// from one moment, so every event behind its position is news.
+// from one moment, so every event behind its position is news. Where an SDK cannot
+// subscribe from a position, subscribe first, then read a snapshot, and leave out
+// the events up to its offset.
 type resourcePage struct {
 	Resources []resource `json:"resources"`
 	// Next is the after of the next page; empty at the end.
