@@ -23,8 +23,8 @@ const (
 var (
 	// ErrBackupRunning: a backup of this database is under way.
 	ErrBackupRunning = errors.New("store: a backup is under way")
-	// ErrOutrun: writes outran a backup, see [DB.Backup].
-	ErrOutrun = errors.New("store: writes outran the backup")
+	// ErrOutrun: writes outran a backup or a check, see [DB.Backup].
+	ErrOutrun = errors.New("store: writes outran the reading")
 )
 
 // BackupInfo describes a finished backup.
@@ -96,28 +96,38 @@ func (db *DB) backup(ctx context.Context, path string) (_ BackupInfo, err error)
 
 // backup is one backup under way; owned by whoever asked for it.
 type backup struct {
+	longRead
 	options *Options
 	partial string
-	maxWAL  int64 // bytes above which it gives up
 	info    BackupInfo
 }
 
 func newBackup(o *Options, path string) *backup {
-	b := &backup{
-		options: o,
-		partial: path + "." + filepath.Base(o.Path) + partialSuffix,
-		maxWAL:  backupMaxWAL,
-		info:    BackupInfo{Path: path},
+	return &backup{
+		longRead: newLongRead(o.Path),
+		options:  o,
+		partial:  path + "." + filepath.Base(o.Path) + partialSuffix,
+		info:     BackupInfo{Path: path},
 	}
-	if info, err := os.Stat(o.Path); err == nil {
-		b.maxWAL = max(b.maxWAL, info.Size())
+}
+
+// longRead is a read of a whole live database, during which its WAL cannot be emptied.
+type longRead struct {
+	path   string
+	maxWAL int64 // bytes above which it gives up
+}
+
+func newLongRead(path string) longRead {
+	r := longRead{path, backupMaxWAL}
+	if info, err := os.Stat(path); err == nil {
+		r.maxWAL = max(r.maxWAL, info.Size())
 	}
-	return b
+	return r
 }
 
 // watch returns a context that ends with ctx, with the database, or when the
 // WAL has become too large, and what ends the watching.
-func (b *backup) watch(ctx context.Context, closing <-chan struct{}) (context.Context, func()) {
+func (r longRead) watch(ctx context.Context, closing <-chan struct{}) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -132,7 +142,7 @@ func (b *backup) watch(ctx context.Context, closing <-chan struct{}) (context.Co
 				cancel(ErrClosed)
 				return
 			case <-look.C:
-				if wal := walSize(b.options.Path); wal > b.maxWAL {
+				if wal := walSize(r.path); wal > r.maxWAL {
 					cancel(fmt.Errorf("%w: the write-ahead log has %d bytes", ErrOutrun, wal))
 					return
 				}

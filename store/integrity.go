@@ -2,13 +2,21 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
+
+// ErrDamaged wraps what is wrong with the content of a database's file.
+var ErrDamaged = errors.New("store: damaged")
 
 // CheckIntegrity checks the file of a database that is not open, without
 // writing to it: SQLite's own integrity_check and foreign_key_check, and that
-// the stored publications of each room are contiguous up to its top.
+// the stored publications of each room are contiguous up to its top. What it
+// finds wraps [ErrDamaged].
 func CheckIntegrity(ctx context.Context, path string) (err error) {
 	defer func() {
 		if err != nil {
@@ -28,6 +36,43 @@ func CheckIntegrity(ctx context.Context, path string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
+	return l.check(ctx)
+}
+
+// CheckIntegrity does what the function of that name does, for this database while
+// reads and writes go on, at one moment between two commits. As during
+// [DB.Backup], the write-ahead log cannot be emptied meanwhile. [ErrClosed] when the
+// database closes; [ErrOutrun] as there.
+func (db *DB) CheckIntegrity(ctx context.Context) (err error) {
+	if db.closing.Load() {
+		return ErrClosed
+	}
+	ctx, stop := newLongRead(db.options.Path).watch(ctx, db.readers.closing)
+	defer stop()
+	if err = db.checkIntegrity(ctx); err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return fmt.Errorf("check database %s: %w", db.options.Path, err)
+}
+
+func (db *DB) checkIntegrity(ctx context.Context) (err error) {
+	// Not a reader of the pool, whose reads are short.
+	l, err := connect(ctx, dsn(db.options.Path, []string{"mode=rw"}, readerPragmas), readerPragmas)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.close()) }()
+	if _, err := l.conn.ExecContext(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	return l.check(ctx)
+}
+
+// check looks for damage and returns the first that it finds.
+func (l *link) check(ctx context.Context) error {
 	for _, check := range []struct{ name, query string }{
 		{"integrity_check", "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok' LIMIT 1"},
 		{"foreign_key_check", `SELECT "table" || ' row ' || coalesce(rowid, '?') FROM pragma_foreign_key_check LIMIT 1`},
@@ -39,20 +84,26 @@ func CheckIntegrity(ctx context.Context, path string) (err error) {
 				GROUP BY room_id) ON id = room_id
 			WHERE n <> high - low + 1 OR high <> top LIMIT 1`},
 	} {
-		rows, err := l.conn.QueryContext(ctx, check.query)
-		if err != nil {
-			return fmt.Errorf("%s: %w", check.name, err)
-		}
-		for rows.Next() {
-			var finding string
-			if err := errors.Join(rows.Scan(&finding), rows.Close()); err != nil {
-				return fmt.Errorf("%s: %w", check.name, err)
-			}
-			return fmt.Errorf("%s: %s", check.name, finding)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		var finding string
+		switch err := l.conn.QueryRowContext(ctx, check.query).Scan(&finding); {
+		case errors.Is(err, sql.ErrNoRows):
+		case err == nil:
+			return fmt.Errorf("%w: %s: %s", ErrDamaged, check.name, finding)
+		case unreadable(err):
+			return fmt.Errorf("%w: %s: %w", ErrDamaged, check.name, err)
+		default:
 			return fmt.Errorf("%s: %w", check.name, err)
 		}
 	}
 	return nil
+}
+
+// unreadable says whether SQLite could make no sense of what it read.
+func unreadable(err error) bool {
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	code := e.Code() & 0xff // without what the extended code adds
+	return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB
 }

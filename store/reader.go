@@ -46,6 +46,7 @@ const (
 	readResource
 	readResources
 	readID
+	readRooms
 )
 
 var readStatements = [...]string{
@@ -63,6 +64,7 @@ var readStatements = [...]string{
 		WHERE room_id = ? AND key >= ? AND key < ? AND value IS NOT NULL ORDER BY key LIMIT ?`,
 	readID: `SELECT offset, epoch, idempotency.time, result FROM rooms JOIN idempotency ON room_id = rooms.id
 		WHERE name = ? AND caller = ? AND idempotency.id = ?`,
+	readRooms: "SELECT name, incarnation, top, first, time FROM rooms WHERE name >= ? AND name < ? ORDER BY name LIMIT ?",
 }
 
 // reader is one query-only connection. It belongs to whoever took it from the pool.
