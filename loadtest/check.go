@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hub/loadtest/model"
+
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
@@ -25,6 +27,9 @@ type stored struct {
 	// refused, have no answer: the first of them may have been committed.
 	given, acked uint64
 	refused      map[uint64]struct{} // numbers
+	// operations, unless nil, are what was done in the room; there are no events but
+	// theirs.
+	operations *model.Verdict
 }
 
 // checkDatabase opens the file of a database that no process has open, without
@@ -51,7 +56,19 @@ func checkDatabase(ctx context.Context, path, name string, want []stored, retent
 		expected[w.room] = w
 	}
 	events, compared, err = checkRooms(ctx, db, name, expected, retention)
-	return nil, events, compared, err
+	if err != nil {
+		return nil, events, compared, err
+	}
+	for _, w := range want {
+		if w.operations != nil && w.acked > 0 {
+			wrong, n, err := checkOperations(ctx, db, name, &w, retention)
+			if err != nil {
+				return nil, events, compared, err
+			}
+			events, compared = append(events, wrong...), compared+n
+		}
+	}
+	return nil, events, compared, nil
 }
 
 // openStopped opens a file read-only. Without a write-ahead log that holds
@@ -118,7 +135,7 @@ func checkRooms(ctx context.Context, db *sql.DB, name string, expected map[strin
 			r.want, r.asked = expected[r.room]
 			delete(expected, r.room)
 		}
-		if offset.Valid {
+		if offset.Valid && r.want.operations == nil {
 			compared++
 			r.event(uint64(offset.Int64), user.String, data)
 		}
@@ -190,6 +207,8 @@ func (r *roomRows) wrong(retention uint64) string {
 	switch {
 	case !r.asked:
 		return "nobody published there"
+	case r.want.operations != nil:
+		return "" // checkOperations says it
 	case r.top < r.want.acked || r.top > most:
 		return fmt.Sprintf("%d events were committed, %d acknowledged", r.top, r.want.acked)
 	case r.first > kept || r.top > 0 && (r.count == 0 || r.low > kept):

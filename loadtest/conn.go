@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+
+	"hub/loadtest/model"
 )
 
 // conn is one client: a socket, a user and a subscription to one room. Whatever
@@ -33,14 +35,20 @@ type conn struct {
 	next      uint64 // number of the event that is due
 	offset    uint64 // of the event before
 	missing   map[uint64]struct{}
-	dialed    int64 // when it was dropped, or dialled first, on the swarm's clock; 0: neither
-	attempts  int   // dials since it was last subscribed
-	stalled   bool  // does not read
-	leaving   bool  // waits for the answer to unsubscribe
+	dialed    int64       // when it was dropped, or dialled first, on the swarm's clock; 0: neither
+	attempts  int         // dials since it was last subscribed
+	stalled   bool        // does not read
+	leaving   bool        // waits for the answer to unsubscribe
+	view      model.State // in a room with a ledger: what events made of its resources
+	// ready, unless nil, is called each time that the connection is subscribed.
+	ready func()
 
-	// mu guards sock. It is taken inside every other lock.
-	mu   sync.Mutex
-	sock socket // nil: not connected
+	// mu guards the rest. It is taken inside every other lock.
+	mu    sync.Mutex
+	sock  socket // nil: not connected
+	live  bool   // subscribed
+	last  uint32 // id of the last call
+	calls map[uint32]called
 }
 
 // state is how far a connection has come.
@@ -88,11 +96,16 @@ func (c *conn) send(b []byte) error {
 func (c *conn) drop(reset bool) {
 	c.mu.Lock()
 	sock := c.sock
-	c.sock = nil
+	c.sock, c.live = nil, false
 	if sock != nil {
 		sock.close(reset)
 	}
+	calls := c.calls
+	c.calls = nil
 	c.mu.Unlock()
+	for _, done := range calls {
+		done(nil, c.shard.swarm.now())
+	}
 	c.shard.left(c)
 	c.state, c.part, c.fragments, c.stalled = idle, nil, nil, false
 }
@@ -206,6 +219,8 @@ const (
 	idSubscribe
 	idUnsubscribe
 	idPublish // of the event that follows number 0
+	// idCall and all above are calls: a run has not so many events.
+	idCall = 1 << 31
 )
 
 // frame handles one frame of the server.
@@ -270,7 +285,7 @@ func (c *conn) payload(payload []byte, at int64) error {
 		}
 		switch m.kind {
 		case pub:
-			c.publication(m.room, &m.pub, at)
+			c.published(m.room, &m.pub, at)
 		case ping:
 			err = c.send(appendFrame(nil, codec.op(), codec.pong()))
 		case reply:
@@ -288,6 +303,9 @@ func (c *conn) payload(payload []byte, at int64) error {
 // reply handles the answer to a command.
 func (c *conn) reply(m *message, at int64) error {
 	switch {
+	case m.id >= idCall:
+		c.answered(m, at)
+		return nil
 	case m.id >= idPublish:
 		c.shard.acknowledged(c, m)
 		return nil
@@ -353,7 +371,7 @@ func (c *conn) subscribedAt(result []byte, at int64) error {
 		}
 	default:
 		sh.t.recovered++
-		return codec.subscription(result, &s, func(p *publication) { c.publication([]byte(c.room.name), p, at) })
+		return codec.subscription(result, &s, func(p *publication) { c.published([]byte(c.room.name), p, at) })
 	}
 	return nil
 }
@@ -369,6 +387,15 @@ func (c *conn) unsubscribed(m *message) error {
 	c.shard.inFlight++
 	c.shard.reason(fmt.Sprintf("resubscribed after %d %s", m.code, m.text))
 	return c.send(appendFrame(nil, codec.op(), codec.appendSubscribe(nil, idSubscribe, c.room.name, c.position())))
+}
+
+// published takes an event of a publisher or of an operation.
+func (c *conn) published(room []byte, p *publication, at int64) {
+	if c.room.ledger != nil {
+		c.operated(room, p)
+	} else {
+		c.publication(room, p, at)
+	}
 }
 
 // publication checks an event: it must belong here, in this order, once.

@@ -84,7 +84,7 @@ func child(args []string) error {
 		return err
 	}
 	ns := hub.DefaultNamespace()
-	ns.HistorySize = o.Namespaces[ownNamespace].HistorySize
+	ns.HistorySize, ns.Operate = o.Namespaces[ownNamespace].HistorySize, o.Namespaces[ownNamespace].Operate
 	o.Namespaces[ownNamespace] = ns
 	for _, secret := range []*string{&o.Auth.HMACSecret, &o.Admin.Key} {
 		text, err := os.ReadFile(strings.TrimPrefix(*secret, "file:"))

@@ -57,6 +57,8 @@ type Options struct {
 	// Width is the columns of the table; 0 means 100.
 	Width int
 
+	// share divides the operations and reads of scenarios mixed and state; 0 means 1.
+	share int
 	// stall is how long nothing may come before waiting ends; 0 means 30 s.
 	stall time.Duration
 	// settle is how long connections have been idle when memory is read; 0 means 2 s.

@@ -14,7 +14,7 @@ func TestValidate(t *testing.T) {
 		t.Errorf("defaults: %v", o.Validate())
 	}
 	for want, change := range map[string]func(*Options){
-		"-scenario must be one of rooms, delivery": func(o *Options) { o.Scenario = "mixed" },
+		"-scenario must be one of rooms, delivery": func(o *Options) { o.Scenario = "nonsense" },
 		"-conns must be from 1":                    func(o *Options) { o.Conns = 0 },
 		"-rooms must be from 1 to -conns (10000)":  func(o *Options) { o.Rooms = 10_001 },
 		"-events must be":                          func(o *Options) { o.Events = 0 },

@@ -1,6 +1,9 @@
 package loadtest
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // The Centrifuge client protocol as a client of one room needs it. Messages are
 // read where they lie: slices of a message are valid until the next read.
@@ -64,8 +67,7 @@ type codec interface {
 	appendSubscribe(dst []byte, id uint32, room string, from *position) []byte
 	appendUnsubscribe(dst []byte, id uint32, room string) []byte
 	appendPublish(dst []byte, id uint32, room string, data []byte) []byte
-	// appendPublishOnce publishes by rpc under an idempotency key.
-	appendPublishOnce(dst []byte, id uint32, room, key string, data []byte) []byte
+	appendRPC(dst []byte, id uint32, method string, data []byte) []byte
 
 	// cut reads the first message of a frame's payload and returns the rest.
 	cut(payload []byte, m *message) (rest []byte, err error)
@@ -80,6 +82,11 @@ type codec interface {
 }
 
 var errMessage = errors.New("unreadable message")
+
+// appendPublishOnce publishes by rpc under an idempotency key.
+func appendPublishOnce(c codec, dst []byte, id uint32, room, key string, data []byte) []byte {
+	return c.appendRPC(dst, id, "publish", fmt.Appendf(nil, `{"room":"%s","id":"%s","data":%s}`, room, key, data))
+}
 
 // codecs are the encodings by whether they are Protobuf.
 var codecs = map[bool]codec{false: jsonCodec{}, true: protobufCodec{}}

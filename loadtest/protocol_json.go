@@ -37,8 +37,8 @@ func (jsonCodec) appendPublish(dst []byte, id uint32, room string, data []byte) 
 	return append(dst, "}}"...)
 }
 
-func (jsonCodec) appendPublishOnce(dst []byte, id uint32, room, key string, data []byte) []byte {
-	return fmt.Appendf(dst, `{"id":%d,"rpc":{"method":"publish","data":{"room":"%s","id":"%s","data":%s}}}`, id, room, key, data)
+func (jsonCodec) appendRPC(dst []byte, id uint32, method string, data []byte) []byte {
+	return fmt.Appendf(dst, `{"id":%d,"rpc":{"method":"%s","data":%s}}`, id, method, data)
 }
 
 // cut implements codec. A publication as servers usually write it is read

@@ -58,10 +58,9 @@ func (protobufCodec) appendPublish(dst []byte, id uint32, room string, data []by
 	return appendCommand(dst, id, commandPublish, appendBytesField(req, publishData, data))
 }
 
-func (protobufCodec) appendPublishOnce(dst []byte, id uint32, room, key string, data []byte) []byte {
-	call := fmt.Appendf(nil, `{"room":"%s","id":"%s","data":%s}`, room, key, data)
-	req := appendBytesField(nil, rpcData, call)
-	return appendCommand(dst, id, commandRPC, appendBytesField(req, rpcMethod, "publish"))
+func (protobufCodec) appendRPC(dst []byte, id uint32, method string, data []byte) []byte {
+	req := appendBytesField(nil, rpcData, data)
+	return appendCommand(dst, id, commandRPC, appendBytesField(req, rpcMethod, method))
 }
 
 func appendCommand(dst []byte, id uint32, field int, request []byte) []byte {

@@ -118,7 +118,7 @@ func TestCommands(t *testing.T) {
 		payload = append(payload, c.separator()...)
 		payload = c.appendPublish(payload, 3, "room", []byte(`{"a":1}`))
 		payload = append(payload, c.separator()...)
-		payload = c.appendPublishOnce(payload, 4, "room", "key", []byte(`{"a":1}`))
+		payload = appendPublishOnce(c, payload, 4, "room", "key", []byte(`{"a":1}`))
 		kind := protocol.TypeJSON
 		if proto {
 			kind = protocol.TypeProtobuf

@@ -19,6 +19,9 @@ type room struct {
 	members   []*conn
 	publisher *conn
 	once      bool // publish under idempotency keys, again until acknowledged
+	// ledger, unless nil, says that nobody publishes in the room: its members operate
+	// on its resources.
+	ledger *ledger
 
 	// atomic
 	given atomic.Uint64 // number of the last event made
@@ -42,6 +45,9 @@ func (r *room) joined(s *subscription) (base uint64, same bool) {
 	if r.epoch == "" {
 		r.epoch = string(s.epoch)
 		r.base = s.offset - min(s.offset, r.given.Load())
+		if r.ledger != nil {
+			r.base = 0 // its events are those of operations, counted by their offsets
+		}
 		r.top = r.base
 	}
 	return r.base, r.epoch == string(s.epoch)
@@ -100,7 +106,7 @@ func (r *room) sendLocked(events []event) error {
 			data = appendEvent(data[:0], e, r.db, o.size)
 			id := uint32(idPublish + e.seq)
 			if r.once {
-				payload = o.codec.appendPublishOnce(payload, id, r.name, strconv.FormatUint(e.seq, 10), data)
+				payload = appendPublishOnce(o.codec, payload, id, r.name, strconv.FormatUint(e.seq, 10), data)
 			} else {
 				payload = o.codec.appendPublish(payload, id, r.name, data)
 			}
@@ -172,6 +178,9 @@ func (r *room) refuseLocked(seq uint64) {
 
 // stored is what a database must hold for the room, whose events have size bytes.
 func (r *room) stored(size int) stored {
+	if r.ledger != nil {
+		return r.ledger.stored(r.name)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return stored{
@@ -184,6 +193,10 @@ func (r *room) stored(size int) stored {
 // that it still waits for, and returns the number of the first. Refused events are
 // not lost.
 func (r *room) lost(c *conn) (n int64, first uint64) {
+	last := r.given.Load()
+	if r.ledger != nil {
+		last = r.ledger.last()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	count := func(seq uint64) {
@@ -197,7 +210,7 @@ func (r *room) lost(c *conn) (n int64, first uint64) {
 	for seq := range c.missing {
 		count(seq)
 	}
-	for seq := c.next; seq <= r.given.Load(); seq++ {
+	for seq := c.next; seq <= last; seq++ {
 		count(seq)
 	}
 	return n, first

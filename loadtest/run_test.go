@@ -366,7 +366,7 @@ func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	o := ownServer(t)
 	o.Program = with(maxFile, "200000")
-	o.Size, o.Events = 1000, 20
+	o.Size, o.Events = 1000, 60 // more than fits, however few commits there are
 	r, table := runTest(t, context.Background(), o)
 	for _, c := range r.Checks {
 		switch c.Name {

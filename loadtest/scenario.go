@@ -17,6 +17,7 @@ type scenario struct {
 	gap func(o *Options) time.Duration
 	// ownServer says that it needs a server that it can kill or look into.
 	ownServer bool
+	server    serverPlan
 	run       func(st *stage, ctx context.Context) error
 }
 
@@ -26,9 +27,8 @@ const allScenarios = "all"
 // soakScenario is not among all of them: it takes as long as it is told.
 const soakScenario = "soak"
 
-// everyScenario is their order. Those that wait for parts of the server, mixed
-// and limits, take their place here and in scenarios.
-var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "connect", "hold", "crash", "slow"}
+// everyScenario is their order.
+var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "mixed", "connect", "hold", "crash", "slow"}
 
 var scenarios map[string]scenario
 
@@ -49,6 +49,10 @@ func init() { // not a literal: soak and validation refer to it
 		"chat": {
 			what: "one client publishes at rising rates and has each event echoed; then many publishers at once",
 			run:  (*stage).chat,
+		},
+		"mixed": {
+			what:   "1,000 operations and 10,000 reads at once, again and again in fresh databases, while events go on to all connections",
+			server: serverPlan{databases: mixedDatabases}, run: (*stage).mixed,
 		},
 		"connect": {
 			what:      "as many connections as descriptors allow are opened, authenticated and held",

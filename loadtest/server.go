@@ -31,8 +31,10 @@ type server struct {
 	adminKey string
 	log      string // file
 	addr     netip.AddrPort
-	tls      *certificate // nil for plain sockets
-	died     func(error)  // called once when the process ends unasked
+
+	databases []string
+	tls       *certificate // nil for plain sockets
+	died      func(error)  // called once when the process ends unasked
 
 	// of the process that runs now, or ran last
 	process *process
@@ -63,6 +65,13 @@ var raised = []report.Setting{
 	{Name: "limits.connections.ip", Value: "0 (off)", Default: "1000"},
 	{Name: "limits.messages.per_second", Value: "0 (off)", Default: "50"},
 	{Name: "limits.handshake.per_second", Value: "0 (off)", Default: "200"},
+	{Name: "limits.read.per_second", Value: "0 (off)", Default: "500"},
+	{Name: "limits.mutation.per_second", Value: "0 (off)", Default: "200"},
+	{Name: "limits.database.handshake.per_second", Value: "0 (off)", Default: "20000"},
+	{Name: "limits.database.read.per_second", Value: "0 (off)", Default: "20000"},
+	{Name: "limits.database.mutation.per_second", Value: "0 (off)", Default: "20000"},
+	{Name: "limits of scenario limits", Value: "the defaults, but " + limitsChanged, Default: ""},
+	{Name: "namespace." + ownNamespace + ".operate", Value: "token", Default: "server"},
 	{Name: "server.drain_window", Value: "500ms", Default: "2s"},
 }
 
@@ -81,7 +90,16 @@ hmac_secret = "file:%s"
 [admin]
 listen = "127.0.0.1:0"
 key = "file:%s"
-[limits.connections]
+%s
+[database]
+names = [%s]
+[namespace.` + ownNamespace + `]
+history_size = %d
+operate = "token"
+`
+
+// noLimits switches off what one machine playing everybody exceeds.
+const noLimits = `[limits.connections]
 server = 0
 database = 0
 ip = 0
@@ -91,19 +109,36 @@ burst = 0
 [limits.handshake]
 per_second = 0.0
 burst = 0
-[database]
-names = ["` + defaultDatabase + `", "` + otherDatabase + `"]
-[namespace.` + ownNamespace + `]
-history_size = %d
-`
+[limits.read]
+per_second = 0.0
+burst = 0
+[limits.mutation]
+per_second = 0.0
+burst = 0
+[limits.database.handshake]
+per_second = 0.0
+burst = 0
+[limits.database.read]
+per_second = 0.0
+burst = 0
+[limits.database.mutation]
+per_second = 0.0
+burst = 0`
+
+// serverPlan is what a scenario wants of the test's server.
+type serverPlan struct {
+	databases []string // besides the two that it always has
+	limits    string   // of its configuration; empty: noLimits
+}
 
 // newServer prepares a server in a new directory under parent, listening on host.
-func newServer(o *Options, parent string, host netip.Addr, died func(error)) (_ *server, err error) {
+func newServer(o *Options, plan serverPlan, parent string, host netip.Addr, died func(error)) (_ *server, err error) {
 	dir, err := os.MkdirTemp(parent, "hub-loadtest-")
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
-	s := &server{command: o.command, dir: dir, secret: newSecret(), adminKey: newSecret(), died: died, log: filepath.Join(dir, "server.log")}
+	s := &server{command: o.command, dir: dir, secret: newSecret(), adminKey: newSecret(), died: died, log: filepath.Join(dir, "server.log"),
+		databases: append([]string{defaultDatabase, otherDatabase}, plan.databases...)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(dir))
@@ -121,7 +156,8 @@ func newServer(o *Options, parent string, host netip.Addr, died func(error)) (_ 
 		cert, key = s.tls.certFile, s.tls.keyFile
 	}
 	secretFile, adminFile := filepath.Join(dir, "secret"), filepath.Join(dir, "admin-key")
-	config := fmt.Sprintf(configTemplate, s.addr.String(), s.dataDir(), cert, key, filepath.ToSlash(secretFile), filepath.ToSlash(adminFile), retention)
+	config := fmt.Sprintf(configTemplate, s.addr.String(), s.dataDir(), cert, key, filepath.ToSlash(secretFile), filepath.ToSlash(adminFile),
+		orText(plan.limits, noLimits), `"`+strings.Join(s.databases, `", "`)+`"`, retention)
 	return s, errors.Join(
 		os.WriteFile(secretFile, []byte(s.secret), 0o600),
 		os.WriteFile(adminFile, []byte(s.adminKey), 0o600),

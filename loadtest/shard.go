@@ -168,6 +168,12 @@ func (sh *shard) arrived(c *conn, at int64) {
 		_ = sh.resumed.RecordValue(max(1, min((at-c.dialed)/1000, slowest)))
 	}
 	c.attempts, c.dialed = 0, 0
+	c.mu.Lock()
+	c.live = c.sock != nil
+	c.mu.Unlock()
+	if c.ready != nil {
+		c.ready()
+	}
 	if c.room.publisher == c && c.room.once {
 		if err := c.room.back(); err != nil {
 			sh.reason("publish again: " + err.Error())

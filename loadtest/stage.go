@@ -138,7 +138,7 @@ func (st *stage) begin(ctx context.Context) error {
 		return nil
 	}
 	st.r.progress.set(nil, st.name+": start the server", time.Time{})
-	server, err := newServer(&r.options, r.parent, r.host(), func(err error) { st.quit(err) })
+	server, err := newServer(&r.options, scenarios[st.name].server, r.parent, r.host(), func(err error) { st.quit(err) })
 	if err != nil {
 		return err
 	}
@@ -194,6 +194,12 @@ type layout struct {
 	once         bool
 	watched      bool // with watchers in other rooms, where there is only one room
 	size         int  // of an event; 0: the option's
+
+	db       string // in place of the first database; empty: that one
+	operated bool   // nobody publishes, all rooms have ledgers
+	// shared adds one room with a ledger and watchers, in which everybody of the first
+	// database may operate.
+	shared bool
 }
 
 // watchers is how many connections each of the other rooms has, if the layout
@@ -239,10 +245,10 @@ func (st *stage) hinted(why string) string {
 func (st *stage) newSwarm(l layout) error {
 	r := st.r
 	databases := r.options.databases()
-	first, last := databases[0], databases[len(databases)-1]
+	first, last := orText(l.db, databases[0]), databases[len(databases)-1]
 	var plan []roomPlan
 	for i := range l.rooms {
-		p := roomPlan{name: r.roomName(r.roomsUsed + i), db: first, members: l.conns / l.rooms, once: l.once}
+		p := roomPlan{name: r.roomName(r.roomsUsed + i), db: first, members: l.conns / l.rooms, once: l.once, operated: l.operated}
 		if i < l.conns%l.rooms {
 			p.members++
 		}
@@ -256,6 +262,11 @@ func (st *stage) newSwarm(l layout) error {
 		if last != first {
 			plan = append(plan, roomPlan{name: plan[0].name, db: last, members: watchers, once: l.once})
 		}
+	}
+	shared := ""
+	if l.shared {
+		shared = r.roomName(r.roomsUsed + len(plan))
+		plan = append(plan, roomPlan{name: shared, db: first, members: watchers, operated: true})
 	}
 	r.roomsUsed += len(plan)
 	conns := 0
@@ -274,7 +285,7 @@ func (st *stage) newSwarm(l layout) error {
 		user = func(int) string { return userName(0) }
 	}
 	st.crossDatabase = st.crossDatabase || last != first && len(plan) > 1
-	st.swarm, err = newSwarm(o, plan, user, func(n int, room *room) (string, error) { return r.token(secret, user(n), room) })
+	st.swarm, err = newSwarm(o, plan, user, func(n int, room *room) (string, error) { return r.token(secret, user(n), room, shared) })
 	if err == nil {
 		st.asked += int64(conns)
 		st.watched = report.Faults{}

@@ -67,6 +67,7 @@ type roomPlan struct {
 	name, db string
 	members  int
 	once     bool
+	operated bool // has a ledger, see room
 }
 
 // newSwarm prepares connections and their rooms; token names the token of a
@@ -77,7 +78,11 @@ func newSwarm(o swarmOptions, plan []roomPlan, user func(n int) string, token fu
 		s.shards = append(s.shards, newShard(s))
 	}
 	for i, p := range plan {
-		s.rooms = append(s.rooms, &room{number: i, name: p.name, db: p.db, once: p.once, members: make([]*conn, 0, p.members)})
+		r := &room{number: i, name: p.name, db: p.db, once: p.once, members: make([]*conn, 0, p.members)}
+		if p.operated {
+			r.ledger = newLedger(i)
+		}
+		s.rooms = append(s.rooms, r)
 	}
 	for left := true; left; { // rooms in turn, so that every source and shard has members of each
 		left = false

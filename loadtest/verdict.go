@@ -160,7 +160,7 @@ func (st *stage) checkFiles() {
 	}
 	var damaged, different []string
 	rooms, compared := 0, uint64(0)
-	for _, db := range []string{defaultDatabase, otherDatabase} {
+	for _, db := range st.server.databases {
 		integrity, events, n, err := checkDatabase(context.Background(), st.server.database(db), db, st.databases[db], retention)
 		if err != nil {
 			events = append(events, err.Error())
@@ -169,7 +169,7 @@ func (st *stage) checkFiles() {
 		rooms += len(st.databases[db])
 		compared += n
 	}
-	st.check("integrity_check of every database", len(damaged) == 0, "%s", orText(strings.Join(damaged, "; "), "ok, 2 databases"))
+	st.check("integrity_check of every database", len(damaged) == 0, "%s", orText(strings.Join(damaged, "; "), fmt.Sprintf("ok, %d databases", len(st.server.databases))))
 	st.check("stored events = acknowledged events", len(different) == 0, "%s",
 		orText(strings.Join(different[:min(len(different), maxExamples)], "; "), fmt.Sprintf("%d acknowledged in %d rooms; the %d that are kept are contiguous and as sent", st.acked, rooms, compared)))
 }

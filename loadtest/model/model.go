@@ -19,6 +19,8 @@ type Operation struct {
 	ID    string          `json:"id"`
 	Steps []Step          `json:"steps"`
 	Data  json.RawMessage `json:"data,omitempty"`
+
+	User string `json:"-"` // who asks
 }
 
 // Step is one change of an operation. Op is add, create, set, merge or delete.

@@ -103,6 +103,8 @@ type Scenario struct {
 	Ended   time.Time `json:"ended"`
 
 	Rounds  []Round  `json:"rounds"`
+	// Requests are measurements of operations and reads.
+	Requests []Requests `json:"requests,omitempty"`
 	Floors  []Floor  `json:"floors"`
 	Figures []Figure `json:"figures"`
 	Series  []Series `json:"series"`
@@ -139,6 +141,17 @@ type Round struct {
 	GeneratorLimited bool `json:"generator_limited"`
 
 	Faults Faults `json:"faults"`
+}
+
+// Requests is what operations or reads of one period took.
+type Requests struct {
+	Part    string `json:"part"`
+	Kind    string `json:"kind"`    // operation or read
+	Clients int    `json:"clients"` // each has one under way, or for operations its share of all
+	Count   int64  `json:"count"`
+	// WallMS is from the first request of the period to the last answer, of all kinds.
+	WallMS  float64 `json:"wall_ms"`
+	Latency Latency `json:"latency"` // from the request's write to the last byte of its answer
 }
 
 // Faults counts events that did not arrive as promised; all zero is right.

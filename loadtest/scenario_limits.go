@@ -1,0 +1,3 @@
+package loadtest
+
+const limitsChanged = ""
