@@ -79,7 +79,7 @@ func (o *Options) check() ([]key, error) {
 		}
 	}
 	if len(keys) == 0 && o.JWKS == "" && len(problems) == 0 {
-		problems = append(problems, errors.New("auth.hmac_secret or auth.public_keys or auth.jwks must be set: without a key no token can be verified"))
+		problems = append(problems, errors.New("auth.hmac_secret, auth.public_keys or auth.jwks must be set: without a key no token can be verified"))
 	}
 	if o.Leeway < 0 || o.Leeway > maxLeeway {
 		problems = append(problems, fmt.Errorf("auth.leeway must be between 0s and %v, got %v", maxLeeway, o.Leeway))

@@ -30,7 +30,7 @@ func TestNewRefuses(t *testing.T) {
 		change func(*auth.Options)
 		want   string
 	}{
-		{"no key", func(o *auth.Options) { o.HMACSecret = "" }, "auth.hmac_secret or auth.public_keys"},
+		{"no key", func(o *auth.Options) { o.HMACSecret = "" }, "auth.hmac_secret, auth.public_keys or auth.jwks"},
 		{"short secret", func(o *auth.Options) { o.HMACSecret = secret[:31] }, "auth.hmac_secret must have at least 32 bytes, got 31"},
 		{"sample secret", func(o *auth.Options) { o.HMACSecret = auth.SampleSecret }, "auth.hmac_secret is the sample value"},
 		{"sample secret, lengthened", func(o *auth.Options) { o.HMACSecret = "CHANGE-ME" + secret }, "auth.hmac_secret is the sample value"},

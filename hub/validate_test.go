@@ -102,7 +102,7 @@ func TestValidateRefuses(t *testing.T) {
 		{`server.handshake_timeout must be above 0s, got 0s`, func(o *hub.Options) { o.Server.HandshakeTimeout = 0 }},
 		{`server.drain_window must not be negative, got -1s`, func(o *hub.Options) { o.Server.DrainWindow = -time.Second }},
 
-		{`auth.hmac_secret or auth.public_keys or auth.jwks must be set`, func(o *hub.Options) { o.Auth.HMACSecret = "" }},
+		{`auth.hmac_secret, auth.public_keys or auth.jwks must be set`, func(o *hub.Options) { o.Auth.HMACSecret = "" }},
 		{`auth.hmac_secret is the sample value`, func(o *hub.Options) { o.Auth.HMACSecret = auth.SampleSecret }},
 		{`auth.leeway must be between 0s and 1m0s, got 2m0s`, func(o *hub.Options) { o.Auth.Leeway = 2 * time.Minute }},
 
