@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"hub/hub/wire"
@@ -225,5 +227,28 @@ func TestWALIsAMetric(t *testing.T) {
 		if n := s.metric(t, "hub_wal_bytes", db); n < 20_000 {
 			t.Errorf("database %s: %v bytes after a publication of 20,000", db, n)
 		}
+	}
+}
+
+// fullDisk is where a log cannot be written.
+type fullDisk struct{ lines atomic.Int64 }
+
+func (d *fullDisk) Write([]byte) (int, error) {
+	d.lines.Add(1)
+	return 0, syscall.ENOSPC
+}
+
+// Case G30: a log that cannot be written takes nobody down.
+func TestLogOnAFullDisk(t *testing.T) {
+	disk := new(fullDisk)
+	s := startServer(t, testOptions(t), func(s *Server) {
+		s.log = slog.New(slog.NewJSONHandler(disk, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	c := s.connect(t, wire.JSON, "u")
+	c.fails(errPermissionDenied.Code, subscribeTo("closed")) // which is logged
+	c.ok(publishTo("open:a", `1`))
+	s.stop()
+	if disk.lines.Load() == 0 {
+		t.Error("nothing was logged: the test is void")
 	}
 }
