@@ -39,6 +39,9 @@
 //     then, pages are read from the store (database.go), shared by all who are
 //     at the same place.
 //
+// An operation (operate.go, step.go) goes the same way: its writes to resources, the
+// record of its id and its event are one commit, and the event is a publication.
+//
 // # The life of a request
 //
 //  1. Requests that are no upgrade go through net/http (http.go), which knows the

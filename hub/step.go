@@ -73,7 +73,7 @@ func (r *operationRequest) operation(maxMessage int) (o store.Operation, p *prob
 	o.ID, o.MaxEvent = r.ID, maxEvent
 	o.Steps = make([]store.Step, len(r.Steps))
 	for i := range r.Steps {
-		if o.Steps[i], p = r.Steps[i].step(maxMessage); p != nil {
+		if p = r.Steps[i].step(&o.Steps[i], maxMessage); p != nil {
 			p.Detail = fmt.Sprintf("steps/%d: %s", i, p.Detail)
 			return o, p
 		}
@@ -103,18 +103,18 @@ func compactData(data []byte, maxMessage int) ([]byte, *problem) {
 	return b.Bytes(), nil
 }
 
-// step checks one step.
-func (r *stepRequest) step(maxMessage int) (s store.Step, p *problem) {
+// step checks one step and makes s of it.
+func (r *stepRequest) step(s *store.Step, maxMessage int) *problem {
 	for op, word := range stepWords {
 		if word == r.Op && word != "" {
 			s.Op = store.StepOp(op)
 		}
 	}
 	if s.Op == 0 {
-		return s, badBody("op must be add, create, set, merge or delete")
+		return badBody("op must be add, create, set, merge or delete")
 	}
 	if err := checkKey(r.Key); err != nil {
-		return s, badBody("key %s", err)
+		return badBody("key %s", err)
 	}
 	s.Key = r.Key
 	adds := s.Op == store.StepAdd
@@ -131,23 +131,23 @@ func (r *stepRequest) step(maxMessage int) (s store.Step, p *problem) {
 	} {
 		switch {
 		case m.value != nil && !m.allowed:
-			return s, badBody("%s does not belong to %s", m.name, r.Op)
+			return badBody("%s does not belong to %s", m.name, r.Op)
 		case m.value == nil && m.allowed && m.require:
-			return s, badBody("%s is missing", m.name)
+			return badBody("%s is missing", m.name)
 		}
 	}
 	if r.IfVersion != nil {
 		v, p := integer("if_version", r.IfVersion, 0)
 		if p != nil {
-			return s, p
+			return p
 		}
 		version := uint64(v)
 		s.IfVersion = &version
 	}
 	if adds {
-		return s, r.addition(&s)
+		return r.addition(s)
 	}
-	return s, r.value(&s, maxMessage)
+	return r.value(s, maxMessage)
 }
 
 // value takes the value of a step that has one.

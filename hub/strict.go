@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -32,6 +33,10 @@ func decodeText(d *jsontext.Decoder, into *string) error {
 	value, err := d.ReadValue()
 	if err != nil {
 		return err
+	}
+	if bytes.IndexByte(value, '\\') < 0 && utf8.Valid(value) { // nearly always
+		*into = string(value[1 : len(value)-1])
+		return nil
 	}
 	text, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {
