@@ -16,3 +16,10 @@ func ParseSet(raw []byte) (used, ignored int, err error) {
 	keys, other, err := parseSet(raw)
 	return len(keys), len(other), err
 }
+
+// Asked tells how many key ids wait for a look.
+func (s *Source) Asked() int {
+	s.set.mu.Lock()
+	defer s.set.mu.Unlock()
+	return len(s.set.asked)
+}

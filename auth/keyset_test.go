@@ -31,14 +31,18 @@ type fakeServer struct {
 	mu       sync.Mutex
 	set      string        // guarded by mu; "" refuses
 	slow     time.Duration // guarded by mu: how long an answer takes
+	deaf     bool          // guarded by mu: it cannot be interrupted
 	requests []time.Duration
 }
 
 func (f *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	f.requests = append(f.requests, time.Since(f.began))
-	set, slow := f.set, f.slow
+	set, slow, deaf := f.set, f.slow, f.deaf
 	f.mu.Unlock()
+	if deaf {
+		time.Sleep(slow)
+	}
 	select {
 	case <-time.After(slow):
 	case <-r.Context().Done():
@@ -200,6 +204,37 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
+// A key that may do more or less is another, though connections need not end.
+func TestAlgorithmChanges(t *testing.T) {
+	k := keys()
+	with := func(alg any) string { return setOf(jwk(k.rsa, map[string]any{"kid": "a", "alg": alg})) }
+	rs := userToken(t, jwt.SigningMethodRS256, k.rsa, "a")
+	ps := userToken(t, jwt.SigningMethodPS256, k.rsa, "a")
+	inBubble(t, with(nil), func(s *bubble) {
+		claims, err := s.Verifier().Connection(ps, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tc := range []struct {
+			alg    any
+			rs, ps error
+		}{
+			{"RS256", nil, auth.ErrInvalid},
+			{"PS256", auth.ErrInvalid, nil},
+			{nil, nil, nil},
+		} {
+			s.server.serve(with(tc.alg), 0)
+			s.pass(5 * time.Minute)
+			s.wantChanged(true)
+			s.want(rs, tc.rs)
+			s.want(ps, tc.ps)
+			if !s.Verifier().Trusts(claims.KeyID) {
+				t.Errorf("alg %v: the key is not trusted", tc.alg)
+			}
+		}
+	})
+}
+
 // A kid that is unknown hastens one look; until then the answer is "later", and
 // after it "no".
 func TestUnknownKid(t *testing.T) {
@@ -211,11 +246,16 @@ func TestUnknownKid(t *testing.T) {
 		s.want(rotated, auth.ErrKeysPending)
 		s.pass(9 * time.Second)
 		s.server.wantRequests(t, 0)
-		s.server.serve(setOf(a, b), 0)
+		s.server.serve(setOf(a, b), time.Second)
 		s.pass(time.Second)
 		s.server.wantRequests(t, 0, 10*time.Second)
+		s.want(rotated, auth.ErrKeysPending) // the look goes on
+		s.server.serve(setOf(a, b), 0)
+		s.pass(time.Second)
 		s.wantChanged(true)
 		s.want(rotated, nil)
+		s.pass(time.Minute)
+		s.server.wantRequests(t, 0, 10*time.Second) // whoever asked meanwhile has its answer too
 		// Who still has the verifier of before never calls the key unknown.
 		wantError(t, before, rotated, auth.ErrKeysPending)
 		s.pass(10 * time.Second)
@@ -252,6 +292,12 @@ func TestUnknownKid(t *testing.T) {
 		s.server.wantRequests(t, 0, 60*time.Second, 71*time.Second, 81*time.Second)
 		s.pass(4 * time.Minute) // and then nobody is in a hurry any more
 		s.server.wantRequests(t, 0, 60*time.Second, 71*time.Second, 81*time.Second)
+		// Also without another look in between, "no" holds for 10 s only.
+		s.want(other, auth.ErrKeysPending)
+		s.pass(0)
+		s.want(other, auth.ErrInvalid)
+		s.pass(10 * time.Second)
+		s.want(other, auth.ErrKeysPending)
 	})
 }
 
@@ -265,6 +311,9 @@ func TestKidFlood(t *testing.T) {
 		for second := range 60 {
 			for i := range 100 {
 				s.want(userToken(t, jwt.SigningMethodES256, k.p256, fmt.Sprint("forged", second*100+i)), auth.ErrKeysPending)
+			}
+			if n := s.Asked(); n > 256 {
+				t.Fatalf("%d key ids are remembered, want at most 256", n)
 			}
 			s.pass(time.Second)
 		}
@@ -393,6 +442,19 @@ func TestSlowServer(t *testing.T) {
 		s.want(a, nil)
 		if err := s.Reload(t.Context(), auth.DefaultOptions()); err == nil {
 			t.Error("Reload after Close succeeds")
+		}
+	})
+	// It does wait for its goroutine.
+	inBubble(t, good, func(s *bubble) {
+		s.server.serve(good, time.Minute)
+		s.server.mu.Lock()
+		s.server.deaf = true
+		s.server.mu.Unlock()
+		s.pass(5 * time.Minute)
+		at := time.Now()
+		s.Close()
+		if d := time.Since(at); d < time.Minute {
+			t.Errorf("Close took %v, so it left a look behind", d)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -94,7 +94,7 @@ func (r *Revocations) Revokes(database, user, tokenID string, issuedAt int64) (w
 	switch {
 	case before == entirely:
 		return "the user is revoked", RevokedUser, true
-	case tokenID != "" && issuedAt < cutOff(r.tokens[tokenID], database, user):
+	case issuedAt < cutOff(r.tokens[tokenID], database, user):
 		return "the token's id (jti) is revoked", RevokedToken, true
 	case issuedAt < before:
 		return "the user's tokens issued before a time are revoked", RevokedBefore, true

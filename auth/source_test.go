@@ -264,9 +264,18 @@ func TestSecretRotation(t *testing.T) {
 		<-s.Changed()
 	}
 	check(nil, auth.ErrInvalid, true)
+	shared := func() auth.Grants {
+		return must(s.Verifier().Connection(must(auth.Mint([]byte(secret), auth.Claims{
+			User: "u1", ExpiresAt: inAnHour, Grants: auth.Grants{{Rooms: []string{"a"}, Allow: auth.Publish}},
+		})), now)).Grants
+	}
+	grants := shared()
 	o.HMACSecret, o.PreviousSecrets = next, []string{secret}
 	reload()
 	check(nil, nil, true)
+	if &shared()[0] != &grants[0] {
+		t.Error("the same caps were parsed again by the next verifier")
+	}
 	o.PreviousSecrets = nil
 	reload()
 	check(auth.ErrKeyRemoved, nil, false)
@@ -278,13 +287,16 @@ func TestSecretRotation(t *testing.T) {
 		t.Errorf("a subscription token of a removed key: got error %v", err)
 	}
 
-	// It is remembered over the next 16 removals, and no longer.
+	// Sixteen removed keys are remembered.
 	last := next
 	for i := range 16 {
 		o.HMACSecret = fmt.Sprintf("%032d", i)
 		reload()
 		wantError(t, s.Verifier(), of(last), auth.ErrKeyRemoved)
 		last = o.HMACSecret
+		if i < 15 {
+			wantError(t, s.Verifier(), of(secret), auth.ErrKeyRemoved)
+		}
 	}
 	wantError(t, s.Verifier(), of(secret), auth.ErrInvalid)
 	o.HMACSecret = secret // it comes back
