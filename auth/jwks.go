@@ -133,11 +133,11 @@ func parseJWK(raw []byte) (key, error) {
 	if err := validKid(m[jwkKid]); err != nil {
 		return key{}, err
 	}
-	return publicJWK(&m, values[jwkKid] != nil)
+	return publicJWK(&m)
 }
 
 // publicJWK makes the public key of a JSON Web Key's members.
-func publicJWK(m *[jwkCount]string, named bool) (key, error) {
+func publicJWK(m *[jwkCount]string) (key, error) {
 	jwk, err := jwkset.NewJWKFromMarshal(jwkset.JWKMarshal{
 		KTY: jwkset.KTY(m[jwkKty]),
 		CRV: jwkset.CRV(m[jwkCrv]),
@@ -153,7 +153,7 @@ func publicJWK(m *[jwkCount]string, named bool) (key, error) {
 	if err != nil {
 		return key{}, fmt.Errorf("%w: it %w", errNotForUs, err)
 	}
-	k.named = named
+	k.named = k.kid != ""
 	if alg := m[jwkAlg]; alg != "" {
 		method := k.method(alg)
 		if method == nil {

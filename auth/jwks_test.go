@@ -86,7 +86,7 @@ func TestSetKeys(t *testing.T) {
 		jwk(k.p256, map[string]any{"kid": "p256", "alg": "ES256", "key_ops": []string{"verify"}}),
 		jwk(k.p384, kid("p384")),
 		jwk(k.p521, kid("p521")),
-		jwk(k.ed, nil),
+		jwk(k.ed, kid("")),
 	))
 	if err != nil {
 		t.Fatal(err)
