@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hub/hub"
 	"hub/store"
 )
 
@@ -80,7 +81,7 @@ func (p *program) checkDatabases(ctx context.Context, dir string, names []string
 			return fmt.Errorf("check databases: %w", err)
 		}
 		for _, e := range entries {
-			if name, ok := strings.CutSuffix(e.Name(), ".db"); ok {
+			if name, ok := strings.CutSuffix(e.Name(), ".db"); ok && hub.ValidDatabase(name) == nil {
 				names = append(names, name)
 			}
 		}

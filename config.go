@@ -36,7 +36,9 @@ type configError struct {
 	problems []problem
 }
 
-func (e *configError) Error() string {
+func (e *configError) Error() string { return strings.Join(e.lines(), "\n") }
+
+func (e *configError) lines() []string {
 	lines := make([]string, len(e.problems))
 	for i, p := range e.problems {
 		line := e.file + ":"
@@ -48,12 +50,13 @@ func (e *configError) Error() string {
 		}
 		lines[i] = line + " " + p.text
 	}
-	return strings.Join(lines, "\n")
+	return lines
 }
 
 // config is a configuration file that was read.
 type config struct {
 	file     string
+	top      *entry // its keys and where they stand
 	options  hub.Options
 	problems []problem
 	warnings []string // oddities that do not stop a server
@@ -72,7 +75,7 @@ func (c *config) err() error {
 // loadConfig reads a file over the defaults, for commands that need nothing but
 // its values.
 func loadConfig(file string) (*config, error) {
-	c, _, err := readConfig(file)
+	c, err := readConfig(file)
 	if err != nil {
 		return nil, err
 	}
@@ -82,17 +85,17 @@ func loadConfig(file string) (*config, error) {
 // loadServerConfig reads a file and checks all that a server needs of it, its
 // data directory included.
 func loadServerConfig(file string) (*config, error) {
-	c, top, err := readConfig(file)
+	c, err := readConfig(file)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkDataDir(c.options.Server.DataDir); err != nil {
-		e := top.find("server.data_dir")
+		e := c.top.find("server.data_dir")
 		c.problems = append(c.problems, problem{line: e.line, key: "server.data_dir", text: err.Error()})
 	}
 	if o := &c.options.Server; o.TLSCert != "" && o.TLSKey != "" {
 		if _, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey); err != nil {
-			e := top.find("server.tls_cert")
+			e := c.top.find("server.tls_cert")
 			c.problems = append(c.problems, problem{line: e.line, key: "server.tls_cert", text: "with server.tls_key: " + err.Error()})
 		}
 	}
@@ -101,16 +104,16 @@ func loadServerConfig(file string) (*config, error) {
 
 // readConfig reads and validates a file; its error says why it cannot be read
 // at all.
-func readConfig(file string) (*config, *entry, error) {
+func readConfig(file string) (*config, error) {
 	text, err := readLimited(file)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read configuration: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	top, err := parseTOML(text)
 	if err != nil {
-		return nil, nil, &configError{file: file, problems: []problem{syntaxProblem(err)}}
+		return nil, &configError{file: file, problems: []problem{syntaxProblem(err)}}
 	}
-	c := &config{file: file, options: hub.DefaultOptions()}
+	c := &config{file: file, top: top, options: hub.DefaultOptions()}
 	c.options.Version = version
 	var d decoder
 	d.table(top, reflect.ValueOf(&c.options).Elem())
@@ -119,7 +122,24 @@ func readConfig(file string) (*config, *entry, error) {
 	if len(c.options.Namespaces) == 0 {
 		c.warnings = append(c.warnings, "no [namespace.NAME] table, so no room can be used")
 	}
-	return c, top, nil
+	return c, nil
+}
+
+// blame returns an error of the server that begins with the key at fault, or joins
+// such, at the lines where those stand.
+func (c *config) blame(err error) error {
+	e := &configError{file: c.file}
+	for _, err := range flatten(err) {
+		e.problems = append(e.problems, problem{line: c.top.find(keyOf(err)).line, text: err.Error()})
+	}
+	return e
+}
+
+// keyOf returns the key that an error of [hub.Options.Validate] begins with.
+func keyOf(err error) string {
+	key, _, _ := strings.Cut(err.Error(), " ")
+	key, _, _ = strings.Cut(strings.TrimRight(key, ":,"), "[")
+	return key
 }
 
 // syntaxProblem leaves out what the parser read under a secret's key.
@@ -144,9 +164,7 @@ func (d *decoder) validate(top *entry, o *hub.Options) {
 		bad[p.key] = true
 	}
 	for _, err := range flatten(o.Validate()) {
-		key, _, _ := strings.Cut(err.Error(), " ")
-		key, _, _ = strings.Cut(strings.TrimSuffix(key, ":"), "[")
-		if !bad[key] {
+		if key := keyOf(err); !bad[key] {
 			d.problems = append(d.problems, problem{line: top.find(key).line, text: err.Error()})
 		}
 	}
@@ -245,20 +263,25 @@ func checkDataDir(dir string) error {
 
 // secrets are the keys whose value is never shown.
 func secrets(o *hub.Options) map[string]*string {
-	return map[string]*string{
+	all := map[string]*string{
 		"auth.hmac_secret": &o.Auth.HMACSecret,
 		"api.key":          &o.API.Key,
 		"admin.key":        &o.Admin.Key,
 	}
+	for i := range o.Auth.PreviousSecrets {
+		all[fmt.Sprintf("auth.previous_secrets[%d]", i)] = &o.Auth.PreviousSecrets[i]
+	}
+	return all
 }
 
 func isSecret(key string) bool {
 	_, ok := secrets(new(hub.Options))[key]
-	return ok
+	return ok || key == "auth.previous_secrets"
 }
 
 // encodeConfig writes options as a configuration file with the secrets masked.
 func encodeConfig(o hub.Options) ([]byte, error) {
+	o.Auth.PreviousSecrets = slices.Clone(o.Auth.PreviousSecrets)
 	for _, secret := range secrets(&o) { // o is a copy
 		if *secret != "" {
 			*secret = "********"

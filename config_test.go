@@ -64,6 +64,7 @@ func TestEncodeConfigRoundTrip(t *testing.T) {
 	o := hub.DefaultOptions()
 	o.Namespaces = map[string]hub.Namespace{"chat": hub.DefaultNamespace()}
 	o.Auth.HMACSecret, o.API.Key, o.Admin.Key = newSecret(), newSecret(), newSecret()
+	o.Auth.PreviousSecrets = []string{newSecret(), newSecret()}
 	text, err := encodeConfig(o)
 	if err != nil {
 		t.Fatal(err)

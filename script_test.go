@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 //	await FILE PATTERN           wait until a spawned process has printed that
 //	start NAME COMMAND ARGS...   spawn a server and await its addresses, $NAME_ADDR and $NAME_ADMIN
 //	finish NAME                  wait for the end, and require exit code 0
+//	hangup NAME                  SIGHUP
 //	term NAME                    SIGTERM, then finish
 //	crash NAME                   SIGKILL
 //	certificate CERT KEY         make the files of a certificate of 127.0.0.1
@@ -43,6 +44,7 @@ func TestScripts(t *testing.T) {
 			"await":  await,
 			"start":  startServer,
 			"finish": finish,
+			"hangup": hangup,
 			"term":   term,
 			"crash":  crash,
 
@@ -206,6 +208,10 @@ func finish(ts *testscript.TestScript, _ bool, args []string) {
 	case <-time.After(patience):
 		ts.Fatalf("%s still runs after %v\n%s", args[0], patience, ts.ReadFile(args[0]+".err"))
 	}
+}
+
+func hangup(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(named(ts, args).cmd.Process.Signal(syscall.SIGHUP))
 }
 
 func term(ts *testscript.TestScript, neg bool, args []string) {

@@ -2,11 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
 
 	"hub/hub"
 )
@@ -29,8 +34,11 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	hangups := make(chan os.Signal, 1) // before anything is open: without it the signal ends the process
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	if *file == "" {
-		return p.serveDevelopment(ctx, log, *listen, *dataDir)
+		return p.serveDevelopment(ctx, log, *listen, *dataDir, hangups)
 	}
 	for name, key := range map[string]string{"listen": "server.listen", "data": "server.data_dir"} {
 		if given(fs, name) {
@@ -48,7 +56,55 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return s.Run(ctx)
+	return runUntil(ctx, s, hangups, func(ctx context.Context) { reload(ctx, s, *file, log) })
+}
+
+// runUntil is s.Run that calls reload for each signal.
+func runUntil(ctx context.Context, s *hub.Server, hangups <-chan os.Signal, reload func(context.Context)) error {
+	waiting, stop := context.WithCancel(ctx)
+	var reloads sync.WaitGroup
+	reloads.Go(func() {
+		for {
+			select {
+			case <-waiting.Done():
+				return
+			case <-hangups:
+				reload(waiting)
+			}
+		}
+	})
+	err := s.Run(ctx)
+	stop()
+	reloads.Wait()
+	return err
+}
+
+// reload makes what a running server may change as the file says now, or tells in
+// the log why nothing has changed.
+func reload(ctx context.Context, s *hub.Server, file string, log *slog.Logger) {
+	c, err := loadServerConfig(file)
+	var restart []string
+	if err == nil {
+		if restart, err = s.Reload(ctx, c.options); err != nil {
+			err = c.blame(err)
+		}
+	}
+	if err != nil {
+		problems := []string{err.Error()}
+		if wrong := new(configError); errors.As(err, &wrong) {
+			problems = wrong.lines()
+		}
+		for _, problem := range problems {
+			log.Error("configuration not reloaded, nothing has changed", "file", file, "problem", problem)
+		}
+		return
+	}
+	for _, w := range c.warnings {
+		log.Warn("configuration", "file", file, "warning", w)
+	}
+	if len(restart) > 0 {
+		log.Warn("these settings need a restart and keep their old value", "file", file, "keys", strings.Join(restart, ", "))
+	}
 }
 
 // start opens a server's databases and listeners; its Run serves and closes them.
@@ -102,7 +158,7 @@ func isTerminal(w io.Writer) bool {
 }
 
 // serveDevelopment runs a server that only this machine can reach.
-func (p *program) serveDevelopment(ctx context.Context, log *slog.Logger, listen, dataDir string) error {
+func (p *program) serveDevelopment(ctx context.Context, log *slog.Logger, listen, dataDir string, hangups <-chan os.Signal) error {
 	o, err := developmentOptions(listen, dataDir)
 	if err != nil {
 		return err
@@ -116,5 +172,7 @@ func (p *program) serveDevelopment(ctx context.Context, log *slog.Logger, listen
 		return err
 	}
 	fmt.Fprint(p.stdout, banner(typedAs(os.Args[0]), s.Addr(), s.AdminAddr(), o, token))
-	return s.Run(ctx)
+	return runUntil(ctx, s, hangups, func(context.Context) {
+		log.Warn("SIGHUP ignored: without -config there is no configuration to reload")
+	})
 }
