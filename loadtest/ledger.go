@@ -26,6 +26,7 @@ type ledger struct {
 	open     int                  // of them wait for an answer
 	top      uint64               // highest offset that was answered
 	streamed map[uint64]*streamed // by offset
+	versions map[string]uint64    // of what exists, as members have seen it
 	verdict  *model.Verdict       // of what was asked when it was judged
 }
 
@@ -44,7 +45,7 @@ type streamed struct {
 }
 
 func newLedger(number int) *ledger {
-	return &ledger{number: number, streamed: make(map[uint64]*streamed)}
+	return &ledger{number: number, streamed: make(map[uint64]*streamed), versions: make(map[string]uint64)}
 }
 
 // operation is a new operation of a user; its id tells the room.
@@ -137,6 +138,11 @@ func (l *ledger) event(offset uint64, user, data []byte) (e *streamed, wrong str
 		wrong = fmt.Sprintf("the event at offset %d is that of no operation: %.200s", offset, data)
 	}
 	l.streamed[offset] = e
+	for _, c := range e.Changes {
+		if l.versions[c.Key] = c.Version; c.Deleted {
+			delete(l.versions, c.Key)
+		}
+	}
 	return e, wrong
 }
 
@@ -328,6 +334,11 @@ func examples(wrong []string) string {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return text
+}
+
+// published are the rooms of a swarm in which somebody publishes.
+func (s *swarm) published() []*room {
+	return slices.DeleteFunc(slices.Clone(s.rooms), func(r *room) bool { return r.ledger != nil })
 }
 
 // ledgers are the rooms of a swarm that have one.

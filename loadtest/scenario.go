@@ -28,7 +28,7 @@ const allScenarios = "all"
 const soakScenario = "soak"
 
 // everyScenario is their order.
-var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "mixed", "connect", "hold", "crash", "slow"}
+var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "mixed", "state", "connect", "hold", "crash", "slow"}
 
 var scenarios map[string]scenario
 
@@ -53,6 +53,10 @@ func init() { // not a literal: soak and validation refer to it
 		"mixed": {
 			what:   "1,000 operations and 10,000 reads at once, again and again in fresh databases, while events go on to all connections",
 			server: serverPlan{databases: mixedDatabases}, run: (*stage).mixed,
+		},
+		"state": {
+			what: "200 clients do random operations in a few rooms over sockets and HTTP, and join, leave and come back meanwhile; all that they were told and saw is held against a model",
+			run:  (*stage).state,
 		},
 		"connect": {
 			what:      "as many connections as descriptors allow are opened, authenticated and held",

@@ -13,23 +13,37 @@ const (
 	crashConns = 1000
 	crashRooms = 100
 	crashRate  = 50 // publications a second in each room: 5,000 in a hundred
+	// crashOperators do operations in one more room, crashOperations a second.
+	crashOperators  = 20
+	crashOperations = 500
 )
 
-// crash kills the server in the middle of publications, again and again. The
-// publishers send what was not acknowledged again, under its idempotency key.
+// crash kills the server in the middle of publications and operations, again and
+// again. The clients send what was not acknowledged again, under its idempotency
+// key or id.
 func (st *stage) crash(ctx context.Context) error {
 	o := &st.r.options
 	conns := min(o.Conns, crashConns)
-	if err := st.open(ctx, layout{conns: conns, rooms: min(o.Rooms, crashRooms, conns), once: true, watched: true}); err != nil {
+	if err := st.open(ctx, layout{conns: conns, rooms: min(o.Rooms, crashRooms, conns), once: true, watched: true, shared: true}); err != nil {
 		return err
 	}
 	s := st.swarm
 	s.resume.Store(true)
+	operators := st.crashOperators()
 	publishing, stop := context.WithCancel(ctx)
 	defer stop()
-	published := make(chan error, 1)
+	published, operated := make(chan error, 1), make(chan struct{})
+	rooms := s.published()
 	go func() {
-		published <- s.steady(publishing, s.rooms, crashRate*float64(len(s.rooms)), 24*time.Hour, s.now())
+		published <- s.steady(publishing, rooms, crashRate*float64(len(rooms)), 24*time.Hour, s.now())
+	}()
+	go func() {
+		defer close(operated)
+		operate(publishing, operators)
+	}()
+	defer func() {
+		stop()
+		<-operated
 	}()
 	var recoveries []float64
 	random := rand.New(rand.NewPCG(o.Seed, 1))
@@ -46,12 +60,50 @@ func (st *stage) crash(ctx context.Context) error {
 	}
 	stop()
 	<-published
-	st.phase("wait for everything")
-	if err := st.waitAll(ctx); err != nil {
+	<-operated
+	for _, p := range operators {
+		p.repeat()
+	}
+	if err := st.finishOperations(ctx, operators); err != nil {
 		return err
 	}
 	st.crashFigures(recoveries, time.Since(begin))
-	return st.allReady()
+	if err := st.allReady(); err != nil {
+		return err
+	}
+	return st.judgeRooms(ctx, time.Since(begin))
+}
+
+// crashOperators are clients that operate in the room that all share.
+func (st *stage) crashOperators() (operators []*operator) {
+	s := st.swarm
+	shared := s.rooms[len(s.rooms)-1]
+	for _, c := range s.conns {
+		if c.room.db != shared.db || len(operators) == crashOperators {
+			continue
+		}
+		p := newOperator(c, shared, st.r.options.Seed)
+		p.token = c.token
+		c.shard.mu.Lock()
+		c.ready = p.fill
+		c.shard.mu.Unlock()
+		operators = append(operators, p)
+	}
+	return operators
+}
+
+// operate gives operators something to do in turn until ctx ends.
+func operate(ctx context.Context, operators []*operator) {
+	tick := time.NewTicker(time.Second / crashOperations)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-tick.C:
+			operators[i%len(operators)].add(1)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // crashOnce kills the server, starts it again and waits until every client is
@@ -83,7 +135,7 @@ func (st *stage) crashOnce(ctx context.Context) (time.Duration, error) {
 func (st *stage) crashFigures(recoveries []float64, took time.Duration) {
 	s := st.swarm
 	acked := uint64(0)
-	for _, r := range s.rooms {
+	for _, r := range s.published() {
 		acked += r.acked.Load()
 	}
 	n := len(s.conns)
@@ -96,7 +148,7 @@ func (st *stage) crashFigures(recoveries []float64, took time.Duration) {
 		Value: float64(acked) / took.Seconds(), Definition: "Publications acknowledged divided by the time from the first to the last, during which the server was killed again and again."}, 0)
 	st.figure(report.Figure{Name: "positions_recovered", Title: "subscriptions recovered", Value: float64(s.tally().recovered),
 		Definition: "Subscriptions that continued from their position after a kill."}, 0)
-	round := report.Round{N: 1, Part: "killed again and again", Started: st.out.Started, Shape: report.Shape{Conns: n, Rooms: len(s.rooms)},
+	round := report.Round{N: 1, Part: "killed again and again", Started: st.out.Started, Shape: report.Shape{Conns: n, Rooms: len(s.published())},
 		WallMS: took.Seconds() * 1000, Deliveries: s.counts().got, Latency: report.Summarize(s.latency(), microsecond), Faults: s.faults()}
 	st.out.Rounds = append(st.out.Rounds, round)
 }

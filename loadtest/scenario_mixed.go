@@ -150,12 +150,7 @@ func (m *mixedRun) run(ctx context.Context) error {
 // a round of the default scenario has.
 func (m *mixedRun) steadyRate() float64 {
 	o := &m.stage.r.options
-	return float64(o.Events) / max(o.Gap.Seconds(), 0.1) * float64(len(m.published()))
-}
-
-// published are the rooms in which events go on.
-func (m *mixedRun) published() []*room {
-	return slices.DeleteFunc(slices.Clone(m.stage.swarm.rooms), func(r *room) bool { return r.ledger != nil })
+	return float64(o.Events) / max(o.Gap.Seconds(), 0.1) * float64(len(m.stage.swarm.published()))
 }
 
 func (m *mixedRun) shape(events int) report.Shape {
@@ -165,7 +160,7 @@ func (m *mixedRun) shape(events int) report.Shape {
 
 // quietRound measures events alone.
 func (m *mixedRun) quietRound(ctx context.Context) error {
-	st, s, rooms := m.stage, m.stage.swarm, m.published()
+	st, s, rooms := m.stage, m.stage.swarm, m.stage.swarm.published()
 	d, rate := min(mixedQuiet, st.r.options.stream), m.steadyRate()
 	st.r.progress.set(s, fmt.Sprintf("mixed: %s, events alone", m.part), time.Now().Add(d))
 	total := int(rate * d.Seconds())
@@ -226,7 +221,7 @@ func (m *mixedRun) measure(ctx context.Context) error {
 	publishing, stop := context.WithCancel(ctx)
 	defer stop()
 	published := make(chan error, 1)
-	go func() { published <- s.steady(publishing, m.published(), m.steadyRate(), time.Hour, s.now()) }()
+	go func() { published <- s.steady(publishing, s.published(), m.steadyRate(), time.Hour, s.now()) }()
 	if err := sleep(ctx, mixedLead); err != nil {
 		return err
 	}
@@ -276,7 +271,7 @@ func (m *mixedRun) measure(ctx context.Context) error {
 func (m *mixedRun) note(started time.Time, before, after usage) {
 	st, s := m.stage, m.stage.swarm
 	round := report.Round{N: len(st.out.Rounds) + 1, Part: fmt.Sprintf("operations and %d readers", m.readers), Started: started,
-		Shape:  m.shape(int(m.steadyRate() * m.wall.Seconds() / float64(len(m.published())))),
+		Shape:  m.shape(int(m.steadyRate() * m.wall.Seconds() / float64(len(m.stage.swarm.published())))),
 		WallMS: milliseconds(int64(m.wall)), Latency: report.Summarize(s.ending(), microsecond)}
 	round.Deliveries = round.Latency.Count
 	faults := s.faults()

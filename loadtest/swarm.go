@@ -143,6 +143,19 @@ func (s *swarm) open(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
+// openSome is open for some of the connections, which were not opened before.
+func (s *swarm) openSome(ctx context.Context, conns []*conn) error {
+	before := s.counts()
+	for _, c := range conns {
+		c.shard.mu.Lock()
+		c.shard.queue = append(c.shard.queue, c)
+		c.shard.mu.Unlock()
+	}
+	s.each(func(sh *shard) { sh.fill() })
+	want := before.ready + before.ended + int64(len(conns))
+	return s.wait(ctx, func(c *counts) bool { return c.ready+c.ended >= want })
+}
+
 // counts are sums over the shards.
 type counts struct {
 	got, acks, refused, bytes, last, ready, ended, leaving, seen, missing int64

@@ -102,12 +102,12 @@ type Scenario struct {
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
 
-	Rounds  []Round  `json:"rounds"`
+	Rounds []Round `json:"rounds"`
 	// Requests are measurements of operations and reads.
 	Requests []Requests `json:"requests,omitempty"`
-	Floors  []Floor  `json:"floors"`
-	Figures []Figure `json:"figures"`
-	Series  []Series `json:"series"`
+	Floors   []Floor    `json:"floors"`
+	Figures  []Figure   `json:"figures"`
+	Series   []Series   `json:"series"`
 	// References are figures of other systems; Finish adds the known ones.
 	References []Reference `json:"references"`
 }
