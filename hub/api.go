@@ -57,7 +57,7 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if name == "" {
 		name = "default"
 	}
-	db := s.databases[name]
+	db := s.databases.get(name)
 	if db == nil {
 		writeProblem(w, newProblem("unknown_database", "there is no such database"))
 		return

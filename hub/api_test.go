@@ -335,7 +335,7 @@ func TestAPIDisconnect(t *testing.T) {
 	}
 	s.result(t, "refresh", `{"user":"u","expired":true}`)
 	c.closes(closeExpired.code)
-	until(t, "nobody is left", func() bool { return s.databases["default"].connections.Load() == 0 })
+	until(t, "nobody is left", func() bool { return s.databases.get("default").connections.Load() == 0 })
 	if n := s.result(t, "info", "{}")["nodes"].([]any)[0].(map[string]any)["num_users"]; n != 0.0 {
 		t.Errorf("%v users are left", n)
 	}
@@ -393,7 +393,7 @@ func TestReadiness(t *testing.T) {
 		t.Errorf("status %d %s while draining, want 503", status, body)
 	}
 	s.draining.Store(false)
-	if err := s.databases["other"].store.Close(context.Background()); err != nil {
+	if err := s.databases.get("other").store.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if status, body := ask(); status != http.StatusServiceUnavailable || !strings.Contains(body, "database other cannot write") {

@@ -134,7 +134,7 @@ func TestNoReadingWhileMuchIsUnsent(t *testing.T) {
 		c, _ := s.connect(wire.JSON, token(t, "u"))
 		c.ok(subscribeTo("live:r"))
 		data := `"` + strings.Repeat("x", 150<<10) + `"` // the network takes 64 KiB of it
-		s.databases["default"].live("live:r").publish(&store.Publication{Data: []byte(data)})
+		s.databases.get("default").live("live:r").publish(&store.Publication{Data: []byte(data)})
 		synctest.Wait()
 		cc := s.connOf(t, "u")
 		look := func() (in, out int, paused bool) {

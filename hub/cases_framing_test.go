@@ -86,7 +86,7 @@ func TestFramesOfAllKindsOnASlowSocket(t *testing.T) {
 		data := func(n int) string {
 			return fmt.Sprintf(`{"n":%d,"pad":"%s"}`, n, strings.Repeat(string(rune('a'+n%26)), 10<<10))
 		}
-		db := s.databases["default"]
+		db := s.databases.get("default")
 		ns, _ := db.namespace(room)
 		for n := range events {
 			db.publish(ns, store.Publish{Room: room, Publication: store.Publication{Data: []byte(data(n))}}, func(_ store.Result, err error) {

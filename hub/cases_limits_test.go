@@ -166,7 +166,7 @@ func TestStuckDiskIsTold(t *testing.T) {
 	release := sync.OnceFunc(func() { close(gate) })
 	s := startServer(t, o, func(s *Server) { s.committing = func([]store.Event) { <-gate } })
 	t.Cleanup(release)
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	c := s.connect(t, wire.JSON, "u")
 	first := publishTo("open:a", `"first"`)
 	if err := c.send(first); err != nil {

@@ -92,14 +92,14 @@ func endAtOnce(t *testing.T, backend string) {
 	if n := s.counted(t, "hub_panics_total"); n != 0 {
 		t.Errorf("%v panics", n)
 	}
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	if n, rooms := db.connections.Load(), db.liveRooms(); n != 0 || len(rooms) != 0 {
 		t.Errorf("%d connections and %d live rooms are left", n, len(rooms))
 	}
 	for _, l := range s.loops {
-		if len(l.users) != 0 || len(l.conns) != 0 || l.stats.subscriptions.Load() != 0 || l.stats.sockets.Load() != 0 {
+		if len(l.users) != 0 || len(l.conns) != 0 || db.stats[l.index].subscriptions.Load() != 0 || l.stats.sockets.Load() != 0 {
 			t.Errorf("loop %d: %d users, %d connections, %d subscriptions, %d sockets", l.index, len(l.users), len(l.conns),
-				l.stats.subscriptions.Load(), l.stats.sockets.Load())
+				db.stats[l.index].subscriptions.Load(), l.stats.sockets.Load())
 		}
 	}
 	if n := s.memory.bytes(); n != 0 {

@@ -48,7 +48,9 @@ type conn struct {
 
 	// who it is, from the connect command on
 	session            *session
-	userPrev, userNext *conn // others of the same user in this loop
+	userPrev, userNext *conn         // others of the same user in this loop
+	number             uint64        // in the order in which they connected
+	since              time.Duration // of that, on the loops' clock
 
 	subs []*sub
 

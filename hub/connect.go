@@ -78,6 +78,7 @@ func (l *loop) authenticated(c *conn, id uint32, req *protocol.ConnectRequest, c
 		return
 	}
 	c.state = stateConnected
+	l.server.metrics.traffic.connected(l.now, l.now-c.deadline+l.server.opts.Server.HandshakeTimeout)
 	c.deadline = 0
 	c.setSession(p, claims, rand.Text())
 	c.nextCheck = spread(l.now, p.Auth.Revalidate)

@@ -24,7 +24,7 @@ func (s *testServer) settle() {
 func TestNothingBeforeTheConnectReply(t *testing.T) {
 	o := testOptions(t)
 	s := startServer(t, o, nil)
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	first := s.connect(t, wire.JSON, "other")
 	first.ok(subscribeTo("open:there"))
 	first.ok(publishTo("open:there", `1`))
@@ -67,7 +67,7 @@ func TestRoomThatCannotBeRead(t *testing.T) {
 	o := testOptions(t)
 	o.Database.Names = []string{"default", "other"}
 	s := startServer(t, o, func(s *Server) { s.log = slog.New(slog.DiscardHandler) })
-	db := s.databases["other"]
+	db := s.databases.get("other")
 	if err := db.store.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}

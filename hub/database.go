@@ -29,7 +29,12 @@ type database struct {
 	// who catch up.
 	queries, pages workers
 
+	stats       []databaseStats // by loop
 	connections atomic.Int64
+	ephemeral   atomic.Uint64 // publications in rooms without history
+	operations  atomic.Uint64 // applied
+	batches     window        // operations of a commit
+	commits     window        // microseconds that they took
 
 	mu    sync.RWMutex
 	rooms map[string]*room // live ones; guarded by mu
@@ -39,8 +44,12 @@ type database struct {
 // leaves some for everything else.
 const pageReaders = 4
 
+func newDatabase(s *Server, name string) *database {
+	return &database{server: s, name: name, stats: make([]databaseStats, len(s.loops)), rooms: make(map[string]*room)}
+}
+
 func openDatabase(s *Server, name string) (*database, error) {
-	db := &database{server: s, name: name, rooms: make(map[string]*room)}
+	db := newDatabase(s, name)
 	o := &s.opts.Database
 	db.queries.max = max(1, o.Readers)
 	db.pages.max = max(1, min(pageReaders, o.Readers-1))
@@ -56,10 +65,18 @@ func openDatabase(s *Server, name string) (*database, error) {
 		IdempotencyTTL: o.IdempotencyTTL,
 		Retention:      db.retention,
 		Committed:      db.committed,
-		Observe:        s.metrics.observeBatch,
+		Observe:        db.observeBatch,
 		Logger:         s.log.With(slog.String("database", name)),
 	})
 	return db, err
+}
+
+// observeBatch takes in the size of a batch and how long its commit took.
+func (db *database) observeBatch(batch int, commit time.Duration) {
+	now := time.Since(db.server.start)
+	db.server.metrics.observeBatch(batch, commit)
+	db.batches.add(now, int64(batch))
+	db.commits.addTime(now, commit)
 }
 
 // orOff is what stands for a limit that is off in the store, which takes 0 for
@@ -320,6 +337,7 @@ func (db *database) publish(ns *Namespace, p store.Publish, done func(store.Resu
 		p.Publication.Time = time.Now().UnixMilli()
 		r.publish(&p.Publication)
 	}
+	db.ephemeral.Add(1)
 	done(store.Result{}, nil)
 }
 

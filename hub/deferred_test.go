@@ -15,7 +15,7 @@ func (s *testServer) connOf(t testing.TB, user string) (c *conn) {
 	until(t, user+" is connected", func() bool {
 		for _, l := range s.loops {
 			onLoop(l, func() {
-				if first := l.users[userKey{s.databases["default"], user}]; first != nil {
+				if first := l.users[userKey{s.databases.get("default"), user}]; first != nil {
 					c = first
 				}
 			})
@@ -29,7 +29,7 @@ func (s *testServer) connOf(t testing.TB, user string) (c *conn) {
 // called: a room of its token has a position that cannot be read before.
 func (s *testServer) heldConnect(t testing.TB, user, room string) (c *tester, client string, release func()) {
 	t.Helper()
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	gate := make(chan struct{})
 	release = sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(release)
@@ -59,7 +59,7 @@ func TestCallBeforeTheConnectReply(t *testing.T) {
 	older := s.connect(t, wire.JSON, "u")
 	c, client, release := s.heldConnect(t, "u", "open:a")
 	s.result(t, "subscribe", fmt.Sprintf(`{"user":"u","client":%q,"channel":"live:x"}`, client))
-	if s.databases["default"].live("live:x") != nil {
+	if s.databases.get("default").live("live:x") != nil {
 		t.Error("somebody is subscribed before the connect reply")
 	}
 	release()
@@ -89,7 +89,7 @@ func TestCallOnAnEndedConnection(t *testing.T) {
 	c.closes(closeForced.code)
 	s.settle()
 	for _, room := range []string{"live:ghost", "open:a"} {
-		if r := s.databases["default"].live(room); r != nil {
+		if r := s.databases.get("default").live(room); r != nil {
 			t.Errorf("room %s lives on with %d members", room, r.members.Load())
 		}
 	}

@@ -206,7 +206,7 @@ func (w *world) publish(room string, n int) { w.publishThen(room, n, func() {}) 
 // publishThen calls then after the acknowledgement.
 func (w *world) publishThen(room string, n int, then func()) {
 	w.ledger.rooms[room].asked.Add(1)
-	db := w.server.databases["default"]
+	db := w.server.databases.get("default")
 	ns, _ := db.namespace(room)
 	db.publish(ns, store.Publish{Room: room, Publication: store.Publication{Data: encodeMessage(room, n, n%len(padding))}},
 		func(res store.Result, err error) {
@@ -223,7 +223,7 @@ func (w *world) publishThen(room string, n int, then func()) {
 func (w *world) publishLive() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	db := w.server.databases["default"]
+	db := w.server.databases.get("default")
 	ns, _ := db.namespace(w.live)
 	w.last++
 	db.publish(ns, store.Publish{Room: w.live, Publication: store.Publication{Data: encodeMessage(w.live, w.last, 0)}},
@@ -247,7 +247,7 @@ func (w *world) publishAll(random *rand.Rand, index int, stop <-chan struct{}) {
 		if random.IntN(60) == 0 {
 			room := pick(random, w.durable...)
 			w.ledger.rooms[room].removals.Add(1)
-			w.server.databases["default"].store.RemoveHistory(room, func(_ store.Result, err error) {
+			w.server.databases.get("default").store.RemoveHistory(room, func(_ store.Result, err error) {
 				if err != nil {
 					w.fail("remove history: %v", err)
 				}

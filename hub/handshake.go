@@ -110,7 +110,7 @@ func (s *Server) socketDatabase(path string) *database {
 	if path != defaultSocketPath {
 		name = strings.TrimSuffix(strings.TrimPrefix(path, "/v1/"), "/websocket")
 	}
-	return s.databases[name]
+	return s.databases.get(name)
 }
 
 // admit decides about an upgrade request from remote. On success the slot is

@@ -59,7 +59,7 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if s.draining.Load() {
 		why = append(why, "draining")
 	}
-	for name, db := range s.databases {
+	for name, db := range s.databases.all() {
 		if err := db.store.Ready(); err != nil {
 			why = append(why, "database "+name+" cannot write")
 			s.log.Warn("database cannot write", slog.String("database", name), slog.Any("error", err))

@@ -14,14 +14,23 @@ import (
 
 // loopStats are counted by one loop alone, so its processor keeps the line.
 type loopStats struct {
-	sockets, subscriptions atomic.Int64
-	delivered, writes      atomic.Uint64
-	_                      [64]byte
+	sockets atomic.Int64
+	writes  atomic.Uint64
+	_       [64]byte
+}
+
+// databaseStats are of one database in one loop, which counts them.
+type databaseStats struct {
+	subscriptions atomic.Int64
+	delivered     atomic.Uint64
+	_             [64]byte
 }
 
 // metrics are the server's figures in Prometheus form.
 type metrics struct {
 	registry     *prometheus.Registry
+	start        time.Time // of the server
+	traffic      traffic
 	commands     commandCounters
 	publications struct{ client, http, api prometheus.Counter }
 	errors       *prometheus.CounterVec // by code
@@ -61,6 +70,7 @@ func newMetrics(s *Server) *metrics {
 	}
 	m := &metrics{
 		registry:     reg,
+		start:        s.start,
 		errors:       vec("errors_total", "Commands answered with an error.", "code"),
 		disconnects:  vec("disconnects_total", "Close frames sent, answers to the client's included.", "code"),
 		unsubscribes: vec("unsubscribes_total", "Subscriptions ended by the server.", "code"),
@@ -104,14 +114,23 @@ func (m *metrics) request(route string, status int, took time.Duration) {
 	if route == "" {
 		route = "unknown"
 	}
-	class := status / 100
-	if class >= len(statusClasses) {
-		class = 0
-	}
-	m.requests.WithLabelValues(route, statusClasses[class]).Observe(took.Seconds())
+	m.requests.WithLabelValues(route, statusClasses[statusClass(status)]).Observe(took.Seconds())
+	m.traffic.request(route, status, time.Since(m.start), took)
 }
 
-func (m *metrics) refused(status int) { m.refusals.WithLabelValues(strconv.Itoa(status)).Inc() }
+// statusClass returns the index in statusClasses.
+func statusClass(status int) int {
+	if class := status / 100; class < len(statusClasses) {
+		return class
+	}
+	return 0
+}
+
+// refused counts an upgrade that was refused.
+func (m *metrics) refused(status int) {
+	m.refusals.WithLabelValues(strconv.Itoa(status)).Inc()
+	m.traffic.refused(status)
+}
 
 func errorLabel(code uint32) string       { return strconv.Itoa(int(code)) }
 func unsubscribeLabel(code uint32) string { return strconv.Itoa(int(code)) }
@@ -133,8 +152,8 @@ type collector struct{ s *Server }
 var (
 	descSockets       = desc("sockets", "Open sockets, handshakes included.")
 	descConnections   = desc("connections", "Authenticated connections.", "database")
-	descSubscriptions = desc("subscriptions", "Live subscriptions.")
-	descDelivered     = desc("deliveries_total", "Publications written to subscribers.")
+	descSubscriptions = desc("subscriptions", "Live subscriptions.", "database")
+	descDelivered     = desc("deliveries_total", "Publications written to subscribers.", "database")
 	descWrites        = desc("socket_writes_total", "Writes to sockets.")
 	descRooms         = desc("rooms_live", "Rooms that somebody is subscribed to.", "database")
 	descLog           = desc("log_bytes", "Memory of the rooms' logs.")
@@ -150,6 +169,24 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("hub_"+name, help, labels, nil)
 }
 
+// socketCounts are the open sockets and the writes to sockets ever.
+func (s *Server) socketCounts() (sockets int64, writes uint64) {
+	for _, l := range s.loops {
+		sockets += l.stats.sockets.Load()
+		writes += l.stats.writes.Load()
+	}
+	return sockets, writes
+}
+
+// counts are the live subscriptions, and the publications ever written to subscribers.
+func (db *database) counts() (subscriptions int64, delivered uint64) {
+	for i := range db.stats {
+		subscriptions += db.stats[i].subscriptions.Load()
+		delivered += db.stats[i].delivered.Load()
+	}
+	return subscriptions, delivered
+}
+
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
 
@@ -158,24 +195,18 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
-	var sockets, subscriptions int64
-	var delivered, writes uint64
-	for _, l := range c.s.loops {
-		sockets += l.stats.sockets.Load()
-		subscriptions += l.stats.subscriptions.Load()
-		delivered += l.stats.delivered.Load()
-		writes += l.stats.writes.Load()
-	}
+	sockets, writes := c.s.socketCounts()
 	send(descSockets, prometheus.GaugeValue, float64(sockets))
-	send(descSubscriptions, prometheus.GaugeValue, float64(subscriptions))
-	send(descDelivered, prometheus.CounterValue, float64(delivered))
 	send(descWrites, prometheus.CounterValue, float64(writes))
 	send(descLog, prometheus.GaugeValue, float64(c.s.memory.bytes()))
-	for name, db := range c.s.databases {
+	for name, db := range c.s.databases.all() {
 		db.mu.RLock()
 		rooms := len(db.rooms)
 		db.mu.RUnlock()
 		st := db.store.Stats()
+		subscriptions, delivered := db.counts()
+		send(descSubscriptions, prometheus.GaugeValue, float64(subscriptions), name)
+		send(descDelivered, prometheus.CounterValue, float64(delivered), name)
 		send(descConnections, prometheus.GaugeValue, float64(db.connections.Load()), name)
 		send(descRooms, prometheus.GaugeValue, float64(rooms), name)
 		send(descQueue, prometheus.GaugeValue, float64(st.Queue), name)

@@ -100,10 +100,10 @@ func (db *database) operated(w *caller, o *store.Operation, r *store.OperationRe
 	if err != nil {
 		return nil, db.server.storeProblem(err)
 	}
-	if r.Replayed {
-		if e := db.permitSteps(w, o.Room, o.Steps); e != nil {
-			return nil, protocolProblem(e)
-		}
+	if !r.Replayed {
+		db.operations.Add(1)
+	} else if e := db.permitSteps(w, o.Room, o.Steps); e != nil {
+		return nil, protocolProblem(e)
 	}
 	return newOperationReply(o.ID, r), nil
 }

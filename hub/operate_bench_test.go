@@ -17,7 +17,7 @@ const typicalOperation = `{"room":"game:a","id":"01J9ZQ7T4Q","steps":[{"op":"add
 func BenchmarkOperationRequest(b *testing.B) {
 	o := operateOptions(b)
 	s := startServer(b, o, nil)
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	for name, w := range map[string]*caller{
 		"server":   {server: true},
 		"user":     {user: "u1"},

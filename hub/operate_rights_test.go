@@ -149,7 +149,7 @@ func TestReplayOfOneThatLeft(t *testing.T) {
 	if err := c.send(repeat); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the repeat waits", func() bool { return s.databases["default"].store.Stats().Queue == 1 })
+	until(t, "the repeat waits", func() bool { return s.databases.get("default").store.Stats().Queue == 1 })
 	s.result(t, "unsubscribe", `{"user":"u","channel":"member:a"}`)
 	close(commits)
 	if r, err := c.reply(repeat.Id); err != nil || r.Error == nil || r.Error.Code != errPermissionDenied.Code {

@@ -31,7 +31,7 @@ func quiet(s *Server) { s.log = slog.New(slog.DiscardHandler) }
 // other; the workers go on.
 func TestPanicInACommand(t *testing.T) {
 	s := startServer(t, testOptions(t), quiet)
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	other := s.connect(t, wire.JSON, "other")
 	other.ok(publishTo("open:a", `1`))
 	const n = 10 // more than there are workers
@@ -70,7 +70,7 @@ func TestPanicInARoom(t *testing.T) {
 	s := startServer(t, testOptions(t), quiet)
 	subscriber, unlucky, other := s.connect(t, wire.JSON, "s"), s.connect(t, wire.JSON, "unlucky"), s.connect(t, wire.JSON, "other")
 	subscriber.ok(subscribeTo("live:x"))
-	r := s.databases["default"].live("live:x")
+	r := s.databases.get("default").live("live:x")
 	r.breakFeed(wire.JSON, true)
 	if err := unlucky.send(publishTo("live:x", `"lost"`)); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestPanicInACommit(t *testing.T) {
 		for _, c := range subscribers {
 			c.ok(subscribeTo("open:a"))
 		}
-		r := s.databases["default"].live("open:a")
+		r := s.databases.get("default").live("open:a")
 		publisher := s.connect(t, wire.JSON, "publisher")
 		publisher.ok(publishTo("open:a", `1`))
 		r.breakFeed(broken, true)

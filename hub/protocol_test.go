@@ -233,7 +233,7 @@ func TestWaitingCommands(t *testing.T) {
 // A publication behind a question waits for the answer.
 func TestPublishWaitsForHistory(t *testing.T) {
 	s := startServer(t, testOptions(t), nil)
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	c := s.connect(t, wire.JSON, "u")
 	c.ok(publishTo("open:a", `1`))
 	gate := make(chan struct{})
@@ -357,7 +357,7 @@ func TestBacklog(t *testing.T) {
 		}
 		publisher := s.connect(t, wire.JSON, "publisher")
 		n := 0
-		for ; s.databases["default"].connections.Load() == 3; n++ {
+		for ; s.databases.get("default").connections.Load() == 3; n++ {
 			if n > 5000 {
 				t.Fatal("the stalled connection is never closed")
 			}
@@ -367,7 +367,7 @@ func TestBacklog(t *testing.T) {
 				t.Fatalf("publication %d in %s: offset %d, %.40s", n, room, p.Offset, p.Data)
 			}
 		}
-		if len(s.databases["default"].live("live:x").name) == 0 || s.databases["default"].live("live:x").members.Load() != 1 {
+		if len(s.databases.get("default").live("live:x").name) == 0 || s.databases.get("default").live("live:x").members.Load() != 1 {
 			t.Error("the stalled connection is still a member")
 		}
 		good.ok(publishTo("live:x", `"still here"`))

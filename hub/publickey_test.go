@@ -278,7 +278,7 @@ func TestGoneWhileVerifying(t *testing.T) {
 		o.Server.HandshakeTimeout = time.Second // ends those that connect
 		publicKeys(t, []signer{key})(&o)
 		s := startServer(t, o, nil)
-		db := s.databases["default"]
+		db := s.databases.get("default")
 		room := subscribeTo("private")
 		room.Subscribe.Token = key.token(t, "u", jwt.MapClaims{"channel": "private"})
 		for name, run := range map[string]struct {
@@ -362,7 +362,7 @@ func TestManyPublicKeyConnects(t *testing.T) {
 		}
 		group.Wait()
 		stats := s.result(t, "presence_stats", `{"channel":"open:all"}`)
-		if got := s.databases["default"].connections.Load(); got != n || stats["num_clients"] != float64(n) || stats["num_users"] != float64(n) {
+		if got := s.databases.get("default").connections.Load(); got != n || stats["num_clients"] != float64(n) || stats["num_users"] != float64(n) {
 			t.Errorf("%d connections, presence %v, want %d of as many users", got, stats, n)
 		}
 	})

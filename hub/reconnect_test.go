@@ -233,7 +233,7 @@ func (s *clockwork) wantConnections(user string, want []string) {
 // connectionsOf returns the ids of a user's connections.
 func (s *testServer) connectionsOf(user string) (all []string) {
 	var mu sync.Mutex
-	s.databases["default"].eachConn(apiUser{User: user}, func(_ *loop, c *conn) {
+	s.databases.get("default").eachConn(apiUser{User: user}, func(_ *loop, c *conn) {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, c.session.client)

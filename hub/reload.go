@@ -51,7 +51,7 @@ func (s *Server) Reload(ctx context.Context, o Options) (restart []string, err e
 	s.applyCapsLocked()
 	s.updating.Unlock()
 	maps.Copy(s.declared, eff.Namespaces)
-	for _, db := range s.databases {
+	for _, db := range s.databases.all() {
 		db.adoptNamespaces()
 	}
 	if period := eff.Auth.Revalidate; period < before.Auth.Revalidate {

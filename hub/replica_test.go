@@ -31,7 +31,7 @@ func TestSnapshotThenSubscribe(t *testing.T) {
 		rounds = 1
 	}
 	s := startServer(t, operateOptions(t), nil)
-	db := s.databases["default"]
+	db := s.databases.get("default")
 	names := make([]string, rooms)
 	for i := range names {
 		names[i] = fmt.Sprint("game:", i)

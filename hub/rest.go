@@ -66,7 +66,7 @@ func (s *Server) serveRest(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	if s.draining.Load() {
 		return newProblem("draining", "the server is stopping")
 	}
-	c := call{w: w, r: r, db: s.databases[r.PathValue("db")], room: r.PathValue("room")}
+	c := call{w: w, r: r, db: s.databases.get(r.PathValue("db")), room: r.PathValue("room")}
 	if c.db == nil {
 		return newProblem("unknown_database", "there is no such database")
 	}

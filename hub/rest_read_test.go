@@ -207,7 +207,7 @@ func TestRestSnapshotBound(t *testing.T) {
 			n++
 		}
 		done := make(chan error, 1)
-		s.databases["default"].store.Operate(store.Operation{Room: "open:a", ID: fmt.Sprint(n), Steps: steps},
+		s.databases.get("default").store.Operate(store.Operation{Room: "open:a", ID: fmt.Sprint(n), Steps: steps},
 			func(_ store.OperationResult, err error) { done <- err })
 		if err := <-done; err != nil {
 			t.Fatal(err)

@@ -65,12 +65,12 @@ func TestRestOverload(t *testing.T) {
 			t.Error("504 without Retry-After")
 		}
 	})
-	until(t, "one waits", func() bool { return s.databases["default"].store.Stats().Queue == 1 })
+	until(t, "one waits", func() bool { return s.databases.get("default").store.Stats().Queue == 1 })
 	a := publish(3).want(t, "the one too many", 503, "queue_full")
 	if a.header.Get("Retry-After") != "1" {
 		t.Errorf("503 with Retry-After %q", a.header.Get("Retry-After"))
 	}
-	until(t, "it gives up", func() bool { return s.databases["default"].store.Stats().Queue == 0 })
+	until(t, "it gives up", func() bool { return s.databases.get("default").store.Stats().Queue == 0 })
 	release()
 	all.Wait()
 	for _, n := range []int{2, 3} {

@@ -306,7 +306,7 @@ func TestLostGrants(t *testing.T) {
 		}
 		c.ok(sub("open:token", testSecret))
 		c.ok(sub("open:oldkey", previousSecret))
-		s.databases["default"].eachConn(apiUser{User: "u"}, func(l *loop, c *conn) { // as the server API does
+		s.databases.get("default").eachConn(apiUser{User: "u"}, func(l *loop, c *conn) { // as the server API does
 			for _, room := range []string{"open:server", "gone:server"} {
 				l.subscribe(c, room, &subscribing{made: byServer, budget: new(int), done: func(*loop, *protocol.SubscribeResult, [][]byte, *protocol.Error) {}})
 			}

@@ -214,9 +214,9 @@ func (s *Server) endRevoked(v *store.Revocation) {
 // databasesOf returns the database of a name, all for "".
 func (s *Server) databasesOf(name string) []*database {
 	if name == "" {
-		return slices.Collect(maps.Values(s.databases))
+		return slices.Collect(maps.Values(s.databases.all()))
 	}
-	if db := s.databases[name]; db != nil {
+	if db := s.databases.get(name); db != nil {
 		return []*database{db}
 	}
 	return nil

@@ -201,7 +201,7 @@ func TestRevocationDuringConnect(t *testing.T) {
 	s.revokes(t, store.Revocation{User: "bob"})
 	held.closes(closeUserRevoked.code)
 	release()
-	until(t, "nobody is connected", func() bool { return s.databases["default"].connections.Load() == 0 })
+	until(t, "nobody is connected", func() bool { return s.databases.get("default").connections.Load() == 0 })
 }
 
 // The tokens of subscriptions are revoked as those of connections are; the rest of

@@ -37,7 +37,7 @@ type Server struct {
 	source    *auth.Source
 	slots     *ratelimit.Slots
 	gates     gates
-	databases map[string]*database
+	databases databases
 	registry  *store.Registry
 	sizes     logSizes
 	memory    *logMemory
@@ -77,9 +77,10 @@ type Server struct {
 	cappedAt int            // the cap that was last logged as too high; guarded by updating
 
 	// atomic
-	loopTurn atomic.Uint32
-	serving  atomic.Bool
-	draining atomic.Bool
+	loopTurn  atomic.Uint32
+	connected atomic.Uint64 // connections that there ever were
+	serving   atomic.Bool
+	draining  atomic.Bool
 }
 
 // New opens the databases of o, locks the data directory and listens. Nothing
@@ -91,14 +92,13 @@ func New(o Options, log *slog.Logger) (*Server, error) { return newServer(o, log
 func newServer(o Options, log *slog.Logger, tune func(*Server)) (_ *Server, err error) {
 	s := &Server{
 		opts: o, log: log, start: time.Now(),
-		databases: make(map[string]*database, len(o.Database.Names)),
-		sizes:     defaultLogSizes(o.Limits.Unsent),
-		memory:    newLogMemory(o.Limits.LogMemory),
-		slots:     ratelimit.NewSlots(0, 0, 0), // loadCaps sets them
-		gates:     newGates(&o.Limits),
-		caps:      make(map[capKey]int),
-		declared:  make(map[string]Namespace, len(o.Namespaces)),
-		cappedAt:  -1,
+		sizes:    defaultLogSizes(o.Limits.Unsent),
+		memory:   newLogMemory(o.Limits.LogMemory),
+		slots:    ratelimit.NewSlots(0, 0, 0), // loadCaps sets them
+		gates:    newGates(&o.Limits),
+		caps:     make(map[capKey]int),
+		declared: make(map[string]Namespace, len(o.Namespaces)),
+		cappedAt: -1,
 	}
 	s.ended = make(chan struct{})
 	s.context, s.stop = context.WithCancel(context.Background())
@@ -150,17 +150,6 @@ func (s *Server) openData() (err error) {
 
 // registryFile is what the server itself remembers; no database has such a name.
 const registryFile = "_hub.db"
-
-func (s *Server) openDatabases() error {
-	for _, name := range s.opts.Database.Names {
-		db, err := openDatabase(s, name)
-		if err != nil {
-			return fmt.Errorf("database %s: %w", name, err)
-		}
-		s.databases[name] = db
-	}
-	return nil
-}
 
 // databasePath is the file of a database; names are checked by Validate.
 func databasePath(dir, name string) string { return filepath.Join(dir, name+".db") }
@@ -396,13 +385,14 @@ func (s *Server) close() error {
 	}
 	timeout, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	for name, db := range s.databases {
+	databases := s.databases.close()
+	for name, db := range databases {
 		if err := db.close(timeout); err != nil {
 			errs = append(errs, fmt.Errorf("close database %s: %w", name, err))
 		}
 	}
 	s.stop()
-	for _, db := range s.databases {
+	for _, db := range databases {
 		db.queries.wait()
 		db.pages.wait()
 	}

@@ -280,7 +280,7 @@ func (l *loop) live(sb *subscribing, res *protocol.SubscribeResult, pubs [][]byt
 	}
 	s.index = len(sh.subs)
 	sh.subs = append(sh.subs, s)
-	l.stats.subscriptions.Add(1)
+	r.db.stats[l.index].subscriptions.Add(1)
 	r.members.Add(1)
 	if s.joinLeave {
 		s.signal = r.signalHead(s.conn.enc)
@@ -352,7 +352,7 @@ func (l *loop) removeSub(s *sub) {
 	s.waiting, s.recovery = false, nil
 	if s.index >= 0 {
 		sh.remove(s)
-		l.stats.subscriptions.Add(-1)
+		sh.room.db.stats[l.index].subscriptions.Add(-1)
 		sh.room.signalLeave(s) // before it is uncounted: as its join was, after it was counted
 		sh.room.members.Add(-1)
 	}

@@ -225,7 +225,7 @@ func (l *loop) deliverRun(s *sub) bool {
 		}
 		from := s.cursor
 		ok := l.writeRun(c, seg, &s.cursor)
-		l.stats.delivered.Add(s.cursor - from)
+		c.db.stats[l.index].delivered.Add(s.cursor - from)
 		return ok
 	case s.joinLeave && s.signal < signals.head:
 		seg := signals.after(s.signal)

@@ -43,7 +43,7 @@ func newBench(t testing.TB) *bench {
 func (b *bench) room(database_, name string) *room {
 	db := b.databases[database_]
 	if db == nil {
-		db = &database{server: b.server, name: database_, rooms: make(map[string]*room)}
+		db = newDatabase(b.server, database_)
 		b.databases[database_] = db
 	}
 	ns := openNamespace()

@@ -15,6 +15,7 @@ func (l *loop) addUser(c *conn) {
 		c.userNext, first.userPrev = first, c
 	}
 	l.users[key] = c
+	c.number, c.since = l.server.connected.Add(1), l.now
 	l.logLife(c, "connected")
 	c.db.connections.Add(1)
 }
