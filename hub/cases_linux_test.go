@@ -34,8 +34,8 @@ func TestHalfOpenConnectionEnds(t *testing.T) {
 		t.Parallel()
 		o := testOptions(t)
 		o.Server.Backend = backend
-		o.Server.PingInterval, o.Server.PongTimeout = time.Second, 800*time.Millisecond
-		party := openNamespace()
+		o.Server.PingInterval, o.Server.PongTimeout = 2*time.Second, 1500*time.Millisecond
+		party := o.Namespaces["live"]
 		party.JoinLeave = true
 		o.Namespaces["party"] = party
 		s := startServer(t, o, nil)
@@ -45,54 +45,28 @@ func TestHalfOpenConnectionEnds(t *testing.T) {
 		watcher.ok(cmd)
 		victim.ok(subscribeTo("party:a"))
 		victim.ok(subscribeTo("open:alone"))
+		on := watcher.frame(publishTo("party:a", `"on it goes"`))
+		go func() { // whatever it sends answers the server's pings
+			for watcher.write(on) == nil {
+				time.Sleep(20 * time.Millisecond)
+			}
+		}()
 		mute(t, victim.conn)
-		left := false
-		cut := time.Now()
-		for n := uint32(100); !left; n++ { // whatever it sends answers the server's pings
-			if time.Since(cut) > patience {
-				t.Fatal("nobody is told that the client has gone")
+		for left := false; !left; {
+			p, err := watcher.push()
+			if err != nil {
+				t.Fatalf("waiting for the leave: %v", err)
 			}
-			cmd := publishTo("party:a", `"on it goes"`)
-			cmd.Id = n
-			if err := watcher.send(cmd); err != nil {
-				t.Fatal(err)
-			}
-			for {
-				r, err := watcher.read()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if r.Push != nil && r.Push.Leave != nil {
-					left = left || r.Push.Leave.Info.User == "victim"
-				}
-				if r.Id == n {
-					break
-				}
-			}
-			time.Sleep(10 * time.Millisecond)
+			left = p.Leave != nil && p.Leave.Info.User == "victim"
 		}
 		r := watcher.ok(&protocol.Command{PresenceStats: &protocol.PresenceStatsRequest{Channel: "party:a"}})
 		if r.PresenceStats.NumClients != 1 {
 			t.Errorf("%d are present, want the watcher alone", r.PresenceStats.NumClients)
 		}
-		db := s.databases.get("default")
+		db := s.databases["default"]
 		if db.live("open:alone") != nil || db.connections.Load() != 1 || len(s.connectionsOf("victim")) != 0 {
 			t.Errorf("after the leave: room %v, %d connections", db.live("open:alone"), db.connections.Load())
 		}
-		go keepAlive(watcher)
 		until(t, "slot and socket are free", func() bool { n, _ := s.slots.Counts(); return n == 1 && s.sockets() == 1 })
 	})
-}
-
-// keepAlive answers pings until the connection ends.
-func keepAlive(c *tester) {
-	for {
-		r, err := c.read()
-		if err != nil {
-			return
-		}
-		if isPing(r) {
-			_ = c.write(rawFrame(true, 1, []byte("{}")))
-		}
-	}
 }
