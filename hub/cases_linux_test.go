@@ -52,10 +52,11 @@ func TestHalfOpenConnectionEnds(t *testing.T) {
 			}
 		}()
 		mute(t, victim.conn)
+		cut := time.Now()
 		for left := false; !left; {
 			p, err := watcher.push()
-			if err != nil {
-				t.Fatalf("waiting for the leave: %v", err)
+			if err != nil || time.Since(cut) > patience {
+				t.Fatalf("waiting for the leave: %v after %v", err, time.Since(cut))
 			}
 			left = p.Leave != nil && p.Leave.Info.User == "victim"
 		}
