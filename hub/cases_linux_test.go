@@ -64,7 +64,7 @@ func TestHalfOpenConnectionEnds(t *testing.T) {
 		if r.PresenceStats.NumClients != 1 {
 			t.Errorf("%d are present, want the watcher alone", r.PresenceStats.NumClients)
 		}
-		db := s.databases["default"]
+		db := s.databases.get("default")
 		if db.live("open:alone") != nil || db.connections.Load() != 1 || len(s.connectionsOf("victim")) != 0 {
 			t.Errorf("after the leave: room %v, %d connections", db.live("open:alone"), db.connections.Load())
 		}
