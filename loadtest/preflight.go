@@ -158,7 +158,7 @@ func (r *runner) describe() {
 	if r.options.URL == "" {
 		e.DataDisk = r.parent
 		e.DataFileSystem, _ = fileSystem(r.parent)
-		r.report.Settings.Raised = raised
+		r.report.Settings.Raised = settingsOf(r.names())
 	} else if addr, _, _, err := r.options.target(); err == nil {
 		e.SameMachine = addr.Addr().IsLoopback()
 	}
@@ -213,9 +213,7 @@ func (r *runner) conclude() {
 	if len(others) > 0 {
 		r.report.NotTested = append(r.report.NotTested, "the scenarios "+strings.Join(others, ", "))
 	}
-	r.report.NotTested = append(r.report.NotTested,
-		"operations and reads during delivery (mixed), and the arithmetic of the default limits (limits)",
-		"revalidation of all connections during delivery")
+	r.report.NotTested = append(r.report.NotTested, "revalidation of all connections during delivery")
 	if r.options.URL == "" {
 		r.report.NotTested = append(r.report.NotTested,
 			"a power cut: a killed process loses no commit, a machine without power may lose the last ones with synchronous=normal")

@@ -28,7 +28,7 @@ const allScenarios = "all"
 const soakScenario = "soak"
 
 // everyScenario is their order.
-var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "mixed", "state", "connect", "hold", "crash", "slow"}
+var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "mixed", "state", "limits", "connect", "hold", "crash", "slow"}
 
 var scenarios map[string]scenario
 
@@ -57,6 +57,10 @@ func init() { // not a literal: soak and validation refer to it
 		"state": {
 			what: "200 clients do random operations in a few rooms over sockets and HTTP, and join, leave and come back meanwhile; all that they were told and saw is held against a model",
 			run:  (*stage).state,
+		},
+		"limits": {
+			what:      "a server with the default limits is asked for more than they allow; what passes is counted",
+			ownServer: true, server: serverPlan{limits: limitsConfig}, run: (*stage).limits,
 		},
 		"connect": {
 			what:      "as many connections as descriptors allow are opened, authenticated and held",

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,9 +71,23 @@ var raised = []report.Setting{
 	{Name: "limits.database.handshake.per_second", Value: "0 (off)", Default: "20000"},
 	{Name: "limits.database.read.per_second", Value: "0 (off)", Default: "20000"},
 	{Name: "limits.database.mutation.per_second", Value: "0 (off)", Default: "20000"},
-	{Name: "limits of scenario limits", Value: "the defaults, but " + limitsChanged, Default: ""},
+}
+
+// changed are its other settings that differ from the defaults.
+var changed = []report.Setting{
 	{Name: "namespace." + ownNamespace + ".operate", Value: "token", Default: "server"},
 	{Name: "server.drain_window", Value: "500ms", Default: "2s"},
+}
+
+// settingsOf are the settings that scenarios change.
+func settingsOf(names []string) (list []report.Setting) {
+	if len(names) > 1 || !slices.Contains(names, "limits") {
+		list = append(list, raised...)
+	}
+	if slices.Contains(names, "limits") {
+		list = append(list, limitsChanged)
+	}
+	return append(list, changed...)
 }
 
 // retention is the history that a room of the test's server keeps, in events.
