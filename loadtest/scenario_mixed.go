@@ -23,13 +23,20 @@ const (
 	// mixedRepeats is how often it is done with mixedReaders. Once more there are as
 	// many readers as reads.
 	mixedRepeats = 3
+	// mixedDeliveries are those of steady events, a second: one for each of 10,000
+	// connections. Of few connections there are mixedEvents at most.
+	mixedDeliveries = 10_000
+	mixedEvents     = 1000
 	// mixedLead is how long events go on before operations and reads begin.
 	mixedLead = 200 * time.Millisecond
 	// mixedQuiet bounds the time for which events go on without them.
 	mixedQuiet = 3 * time.Second
 	// readClients measure the rate of reads alone.
 	readClients = 16
-	readTime    = 2 * time.Second
+	// spareReaders is what readers leave of the descriptors of a process: a server has
+	// two for a connection while it takes it over.
+	spareReaders = 2 * spareDescriptors
+	readTime     = 2 * time.Second
 )
 
 // mixedDatabases are fresh ones, one for each time; a server at -url has none, so
@@ -102,7 +109,7 @@ func (st *stage) newMixedRun(i int, db string) *mixedRun {
 	if i >= mixedRepeats {
 		m.readers = m.reads
 		if st.r.limit > 0 {
-			m.readers = max(1, min(m.readers, int(st.r.limit)-o.Conns-watchers-spareDescriptors))
+			m.readers = max(1, min(m.readers, int(st.r.limit)-o.Conns-spareReaders))
 		}
 		if m.readers < m.reads {
 			st.r.problem("scenario mixed: %d reads at once instead of %d: with %d connections held, descriptors of one process allow no more", m.readers, m.reads, o.Conns)
@@ -146,11 +153,11 @@ func (m *mixedRun) run(ctx context.Context) error {
 	return m.readAlone(ctx)
 }
 
-// steadyRate is that of events in all rooms together, a second: in each as many as
-// a round of the default scenario has.
+// steadyRate is that of events in all rooms together, a second: so many that
+// mixedDeliveries come of them.
 func (m *mixedRun) steadyRate() float64 {
 	o := &m.stage.r.options
-	return float64(o.Events) / max(o.Gap.Seconds(), 0.1) * float64(len(m.stage.swarm.published()))
+	return min(mixedDeliveries/float64(o.Conns)*float64(o.Rooms), mixedEvents)
 }
 
 func (m *mixedRun) shape(events int) report.Shape {
@@ -179,28 +186,31 @@ func (m *mixedRun) quietRound(ctx context.Context) error {
 // openReaders opens the readers' connections. Each has made a request before it
 // counts: what a server does when a connection is new is no read.
 func (m *mixedRun) openReaders(ctx context.Context) error {
-	st, s := m.stage, m.stage.swarm
+	st := m.stage
 	st.phase(m.part + ", open readers")
 	f, err := st.newReaders(m.room, m.readers)
 	if err != nil {
 		return err
 	}
 	m.fleet, m.requests, m.rest = f.fleet, f.requests, f.rest
-	if err := m.fleet.Connect(ctx); err != nil {
-		return err
-	}
 	warmed := make([]bool, m.readers)
-	return m.fleet.Run(ctx, func(i int, dst []byte) []byte {
-		if warmed[i] {
-			return dst
+	for begin := 0; begin < m.readers; begin += handshakes { // no more at once than sockets
+		err := m.fleet.Run(ctx, func(i int, dst []byte) []byte {
+			if i < begin || i >= begin+handshakes || warmed[i] {
+				return dst
+			}
+			warmed[i] = true
+			return m.get(i, dst, stockKey)
+		}, func(_ int, a *fleet.Answer) {
+			if a.Status != 404 {
+				m.answers = append(m.answers, fmt.Sprintf("a read of what is not there yet was answered with status %d: %.200s", a.Status, a.Body))
+			}
+		})
+		if err != nil {
+			return err
 		}
-		warmed[i] = true
-		return m.get(i, dst, stockKey)
-	}, func(_ int, a *fleet.Answer) {
-		if a.Status != 404 { // it is not there yet
-			m.answers = append(m.answers, fmt.Sprintf("a read of what is not there was answered with status %d at %d", a.Status, s.now()))
-		}
-	})
+	}
+	return nil
 }
 
 const (

@@ -42,9 +42,8 @@ type epollClient struct {
 	unsent []byte
 }
 
-// dials is how many connections are on their way at once: no more than a listener
-// keeps waiting.
-const dials = 256
+// batch is how many sockets are served between two looks at what is ready.
+const batch = 256
 
 func newRunner(o *Options) (runner, error) {
 	if o.TLS != nil {
@@ -80,28 +79,6 @@ func (c *epollClient) drop(reset bool) {
 	c.fd, c.state, c.in, c.unsent = -1, unconnected, nil, nil
 }
 
-func (r *epollRunner) connect(ctx context.Context) error {
-	for begin := 0; begin < len(r.clients); begin += dials {
-		end := min(begin+dials, len(r.clients))
-		for i := begin; i < end; i++ {
-			if err := r.dial(i); err != nil {
-				return err
-			}
-		}
-		if err := r.loop(ctx, func() bool {
-			for i := begin; i < end; i++ {
-				if r.clients[i].state == connecting {
-					return false
-				}
-			}
-			return true
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (r *epollRunner) run(ctx context.Context, next Next, answered Answered) error {
 	r.next, r.answered, r.left = next, answered, len(r.clients)
 	for i := range r.clients {
@@ -109,7 +86,7 @@ func (r *epollRunner) run(ctx context.Context, next Next, answered Answered) err
 			return fmt.Errorf("client %d: %w", i, err)
 		}
 	}
-	return r.loop(ctx, func() bool { return r.left == 0 })
+	return r.loop(ctx)
 }
 
 // ask sends the next request of a client, over a new connection if there is none.
@@ -200,11 +177,11 @@ func (r *epollRunner) dial(i int) error {
 // tick is how often a wait looks at its context.
 const tick = 50 * time.Millisecond
 
-// loop serves sockets until done says so.
-func (r *epollRunner) loop(ctx context.Context, done func() bool) error {
-	events := make([]unix.EpollEvent, dials)
+// loop serves sockets until all clients are done.
+func (r *epollRunner) loop(ctx context.Context) error {
+	events := make([]unix.EpollEvent, batch)
 	moved := time.Now()
-	for !done() {
+	for r.left > 0 {
 		ready, err := unix.EpollWait(r.epfd, events, int(tick.Milliseconds()))
 		switch {
 		case err != nil && !errors.Is(err, unix.EINTR):

@@ -64,28 +64,17 @@ type Fleet struct{ runner }
 
 // runner is how the sockets of a fleet are served.
 type runner interface {
-	// connect opens all connections.
-	connect(ctx context.Context) error
 	run(ctx context.Context, next Next, answered Answered) error
 	close()
 }
 
-// New makes clients without connections.
+// New makes clients without connections: each is opened when it is needed first.
 func New(o Options) (*Fleet, error) {
 	r, err := newRunner(&o)
 	if err != nil {
 		return nil, fmt.Errorf("HTTP clients: %w", err)
 	}
 	return &Fleet{r}, nil
-}
-
-// Connect opens the connections of all clients. Without it each is opened when it
-// is needed first.
-func (f *Fleet) Connect(ctx context.Context) error {
-	if err := f.runner.connect(ctx); err != nil {
-		return fmt.Errorf("HTTP clients: %w", err)
-	}
-	return nil
 }
 
 // Run lets every client send what next gives it, one request after the other, until

@@ -68,11 +68,6 @@ func TestRun(t *testing.T) {
 			server.Start()
 			defer server.Close()
 			runners(t, Options{Addr: addrOf(server), Clients: clients, Once: test.once}, func(t *testing.T, fl *Fleet) {
-				if !test.once {
-					if err := fl.Connect(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-				}
 				var asked, got [clients]int
 				err := fl.Run(t.Context(), func(i int, dst []byte) []byte {
 					if asked[i]++; asked[i] > each {

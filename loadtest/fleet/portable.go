@@ -48,18 +48,6 @@ func (c *portableClient) drop(reset bool) {
 	c.net, c.tcp, c.in = nil, nil, nil
 }
 
-func (r *portableRunner) connect(ctx context.Context) error {
-	slots := make(chan struct{}, dialsAtOnce)
-	return r.each(ctx, func(ctx context.Context, i int) error {
-		slots <- struct{}{}
-		defer func() { <-slots }()
-		return r.dial(ctx, i)
-	})
-}
-
-// dialsAtOnce bounds the handshakes of TLS that are under way.
-const dialsAtOnce = 64
-
 func (r *portableRunner) run(ctx context.Context, next Next, answered Answered) error {
 	return r.each(ctx, func(ctx context.Context, i int) error {
 		for {

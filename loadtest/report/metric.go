@@ -161,7 +161,7 @@ var (
 	MixedTime = Metric{
 		Name: "mixed_s", Title: "1,000 operations and 10,000 reads", Unit: "s", Better: Lower, Target: 0.6, MinConns: 10_000,
 		Definition: "From the first request until the last answer of 1,000 operations over sockets and 10,000 reads over HTTP, with all connections held and steady events in their rooms: " +
-			"in each as many a second as a round has. The first operation creates the stock and is answered before everything else starts at once. Readers have open connections that have made a request before.",
+			"10,000 deliveries a second. The first operation creates the stock and is answered before everything else starts at once. Readers have open connections that have made a request before.",
 	}
 	WriteP50 = Metric{
 		Name: "operation_p50_ms", Title: "operation p50", Unit: "ms", Better: Lower,
