@@ -15,6 +15,12 @@ type bucket struct {
 	rate, burst float64
 }
 
+// divided is the bucket of a test.
+func (b bucket) divided(o *Options) bucket {
+	n := float64(max(1, o.share))
+	return bucket{b.rate / n, b.burst / n}
+}
+
 // limitTolerance is how far numbers may be from the arithmetic.
 const limitTolerance = 0.01
 
@@ -43,10 +49,11 @@ func (t *trial) note(passed bool, sent, at int64) {
 	t.sent, t.ended = max(t.sent, sent), max(t.ended, at)
 }
 
-// bounds is how many must have passed: at least and at most.
+// bounds is how many must have passed: at least and at most. Less than one token is
+// left in an empty bucket.
 func (b bucket) bounds(t *trial) (least, most int) {
 	short, long := float64(max(0, t.sent-t.met))/1e9, float64(t.ended-t.begun)/1e9
-	return int(math.Ceil((b.burst + b.rate*short) * (1 - limitTolerance))), int(math.Floor((b.burst + b.rate*long) * (1 + limitTolerance)))
+	return int(math.Ceil((b.burst + b.rate*short - 1) * (1 - limitTolerance))), int(math.Floor((b.burst + b.rate*long) * (1 + limitTolerance)))
 }
 
 // expected is how many should have passed, by the middle of the bounds of the time.
@@ -56,7 +63,7 @@ func (b bucket) expected(t *trial) float64 {
 
 // checkTrials judges what buckets of one kind let through.
 func (st *stage) checkTrials(name string, b bucket, tries []*trial) {
-	check := fmt.Sprintf("%s let through = %.0f + %.0f a second", name, b.burst, b.rate)
+	check := fmt.Sprintf("%s let through = %g + %g a second", name, b.burst, b.rate)
 	wrong, counted, refused, expected := []string{}, 0, 0, 0.0
 	for _, t := range tries {
 		if t.refused < limitRefused {
@@ -71,7 +78,7 @@ func (st *stage) checkTrials(name string, b bucket, tries []*trial) {
 	}
 	st.check(check, len(wrong) == 0, "%s", orText(examples(wrong), fmt.Sprintf("%d of %d, the arithmetic says %.0f", counted, counted+refused, expected)))
 	st.figure(report.Figure{Name: "limit_ratio_" + figureName(name), Title: name + " let through ÷ the bucket's arithmetic", Unit: "x", Value: float64(counted) / expected,
-		Definition: fmt.Sprintf("Requests that passed until the last one that was refused, divided by %.0f + %.0f × the seconds from the first request to that one, of all buckets together.", b.burst, b.rate)}, 0)
+		Definition: fmt.Sprintf("Requests that passed until the last one that was refused, divided by %g + %g × the seconds from the first request to that one, of all buckets together.", b.burst, b.rate)}, 0)
 }
 
 // figureName makes words a part of a figure's name.

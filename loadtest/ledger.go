@@ -115,6 +115,16 @@ func (l *ledger) last() uint64 {
 	return l.top
 }
 
+// begun returns an error when nothing that was asked for so far was applied.
+func (l *ledger) begun() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.top > 0 || len(l.asked) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the first operation was not applied: %.200s; the namespace needs operate = \"token\" for it", l.asked[0].body)
+}
+
 // waiting is how many entries have no answer yet.
 func (l *ledger) waiting() int {
 	l.mu.Lock()

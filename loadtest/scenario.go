@@ -17,8 +17,16 @@ type scenario struct {
 	gap func(o *Options) time.Duration
 	// ownServer says that it needs a server that it can kill or look into.
 	ownServer bool
-	server    serverPlan
+	server    func(o *Options) serverPlan // nil for nothing special
 	run       func(st *stage, ctx context.Context) error
+}
+
+// plan is what the scenario wants of the test's server.
+func (s scenario) plan(o *Options) serverPlan {
+	if s.server == nil {
+		return serverPlan{}
+	}
+	return s.server(o)
 }
 
 // allScenarios is the name of all of them, one after the other.
@@ -52,7 +60,7 @@ func init() { // not a literal: soak and validation refer to it
 		},
 		"mixed": {
 			what:   "1,000 operations and 10,000 reads at once, again and again in fresh databases, while events go on to all connections",
-			server: serverPlan{databases: mixedDatabases}, run: (*stage).mixed,
+			server: func(*Options) serverPlan { return serverPlan{databases: mixedDatabases} }, run: (*stage).mixed,
 		},
 		"state": {
 			what: "200 clients do random operations in a few rooms over sockets and HTTP, and join, leave and come back meanwhile; all that they were told and saw is held against a model",
@@ -60,7 +68,7 @@ func init() { // not a literal: soak and validation refer to it
 		},
 		"limits": {
 			what:      "a server with the default limits is asked for more than they allow; what passes is counted",
-			ownServer: true, server: serverPlan{limits: limitsConfig}, run: (*stage).limits,
+			ownServer: true, server: limitsPlan, run: (*stage).limits,
 		},
 		"connect": {
 			what:      "as many connections as descriptors allow are opened, authenticated and held",
@@ -71,7 +79,7 @@ func init() { // not a literal: soak and validation refer to it
 			shapes: roomsShapes, gap: holdGap, run: (*stage).hold,
 		},
 		"crash": {
-			what:      "the server is killed again and again in the middle of acknowledged publications, clients resume",
+			what:      "the server is killed again and again in the middle of acknowledged publications and operations, clients resume",
 			ownServer: true, run: (*stage).crash,
 		},
 		"slow": {

@@ -25,11 +25,6 @@ var (
 )
 
 const (
-	// limitsConfig is what differs from the defaults.
-	limitsConfig = `[limits.database.read]
-per_second = 3000.0
-burst = 6000`
-
 	limitAddresses = 4
 	// limitDatabaseAddresses have more tokens of their own than their database has.
 	limitDatabaseAddresses = 8
@@ -46,6 +41,21 @@ burst = 6000`
 )
 
 var limitsChanged = report.Setting{Name: "limits.database.read of scenario limits, alone", Value: "3000/s, burst 6000", Default: "20000/s, burst 30000"}
+
+// limitsPlan leaves the limits at their defaults, but for that of databaseReads; a
+// test has them all smaller.
+func limitsPlan(o *Options) serverPlan {
+	limits := map[string]bucket{"database.read": databaseReads}
+	if o.share > 1 {
+		limits["read"], limits["mutation"], limits["handshake"], limits["messages"] = readLimit, mutationLimit, handshakeLimit, messageLimit
+	}
+	text := ""
+	for name, b := range limits {
+		b = b.divided(o)
+		text += fmt.Sprintf("[limits.%s]\nper_second = %.3f\nburst = %.0f\n", name, b.rate, b.burst)
+	}
+	return serverPlan{limits: text}
+}
 
 // hammer is a class of requests that are sent as fast as they are answered.
 type hammer struct {
@@ -96,7 +106,7 @@ func (st *stage) limits(ctx context.Context) error {
 		{name: "handshakes of an address", bucket: handshakeLimit, room: rooms[0], addresses: limitAddresses, once: true, passes: 101, request: (*hammer).handshake},
 		{name: "reads of a database", bucket: databaseReads, room: rooms[1], addresses: limitDatabaseAddresses, together: true, passes: 200, request: (*hammer).read},
 	} {
-		h.stage = st
+		h.stage, h.bucket = st, h.bucket.divided(&st.r.options)
 		if err := h.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", h.name, err)
 		}
@@ -264,7 +274,7 @@ func (st *stage) limitMessages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	st.checkTrials("messages of a connection", messageLimit, tries)
+	st.checkTrials("messages of a connection", messageLimit.divided(&st.r.options), tries)
 	var wrong []string
 	for _, t := range tries {
 		wrong = append(wrong, t.wrong...)

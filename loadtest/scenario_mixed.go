@@ -47,18 +47,22 @@ var mixedDatabases = []string{"mixed-1", "mixed-2", "mixed-3", "mixed-4"}
 func (st *stage) mixed(ctx context.Context) (err error) {
 	var runs []*mixedRun
 	defer func() { st.mixedChecks(runs, err) }()
-	for i, db := range mixedDatabases {
+	repeats := mixedRepeats
+	if st.r.options.share > 1 {
+		repeats = 1
+	}
+	for i := range repeats + 1 {
 		if err := st.finishSwarm(ctx); err != nil {
 			return err
 		}
-		m := st.newMixedRun(i, db)
+		m := st.newMixedRun(i, repeats)
 		runs = append(runs, m)
 		if err := m.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", m.part, err)
 		}
 	}
-	st.mixedFigures(runs[:mixedRepeats], "", "")
-	many := runs[mixedRepeats:]
+	st.mixedFigures(runs[:repeats], "", "")
+	many := runs[repeats:]
 	st.mixedFigures(many, "many_readers", fmt.Sprintf("%d readers", many[0].readers))
 	return nil
 }
@@ -98,22 +102,22 @@ type mixedRun struct {
 	readEnd  int64    // on the swarm's clock
 }
 
-func (st *stage) newMixedRun(i int, db string) *mixedRun {
+// newMixedRun prepares the i-th run; behind so many repeats comes the one with many
+// readers.
+func (st *stage) newMixedRun(i, repeats int) *mixedRun {
 	o := &st.r.options
 	share := max(1, o.share)
-	m := &mixedRun{stage: st, db: db, first: i == 0, operations: mixedOperations / share, reads: mixedReads / share, readers: mixedReaders,
-		part: fmt.Sprintf("run %d of %d", i+1, len(mixedDatabases)), writes: newHistogram(), latency: newHistogram()}
+	m := &mixedRun{stage: st, db: mixedDatabases[i], first: i == 0, operations: mixedOperations / share, reads: mixedReads / share, readers: mixedReaders,
+		part: fmt.Sprintf("run %d of %d", i+1, repeats+1), writes: newHistogram(), latency: newHistogram()}
 	if st.server == nil {
 		m.db = ""
 	}
-	if i >= mixedRepeats {
+	if i == repeats {
 		m.readers = m.reads
-		if st.r.limit > 0 {
-			m.readers = max(1, min(m.readers, int(st.r.limit)-o.Conns-spareReaders))
-		}
-		if m.readers < m.reads {
-			st.r.problem("scenario mixed: %d reads at once instead of %d: with %d connections held, descriptors of one process allow no more", m.readers, m.reads, o.Conns)
-		}
+	}
+	if most := int(st.r.limit) - o.Conns - spareReaders; st.r.limit > 0 && m.readers > most {
+		st.r.problem("scenario mixed: %d readers at once instead of %d: with %d connections held, descriptors of one process allow no more", max(1, most), m.readers, o.Conns)
+		m.readers = max(1, most)
 	}
 	return m
 }
@@ -157,7 +161,7 @@ func (m *mixedRun) run(ctx context.Context) error {
 // mixedDeliveries come of them.
 func (m *mixedRun) steadyRate() float64 {
 	o := &m.stage.r.options
-	return min(mixedDeliveries/float64(o.Conns)*float64(o.Rooms), mixedEvents)
+	return min(mixedDeliveries/float64(o.Conns)*float64(o.Rooms), mixedEvents) / float64(max(1, o.share))
 }
 
 func (m *mixedRun) shape(events int) report.Shape {
@@ -244,6 +248,11 @@ func (m *mixedRun) measure(ctx context.Context) error {
 		return err
 	}
 	if err := s.wait(ctx, func(*counts) bool { return l.waiting() == 0 }); err != nil {
+		return err
+	}
+	if err := l.begun(); err != nil {
+		stop()
+		<-published
 		return err
 	}
 	read := make(chan error, 1)

@@ -132,13 +132,19 @@ func (h *crew) toDo() (n int) {
 func (h *crew) seed(ctx context.Context) error {
 	h.stage.phase("the first operations")
 	seeded := make(map[*room]bool)
-	return h.exchange(ctx, func(p *operator) *model.Operation {
+	err := h.exchange(ctx, func(p *operator) *model.Operation {
 		if seeded[p.room] {
 			return nil
 		}
 		seeded[p.room] = true
 		return p.room.ledger.operation(p.conn.user, model.Step{Op: "create", Key: "k0", Value: p.value()}, model.Step{Op: "create", Key: "k1", Value: p.value()})
 	})
+	for r := range seeded {
+		if err == nil {
+			err = r.ledger.begun()
+		}
+	}
+	return err
 }
 
 // exchange lets each operator do at most one operation over HTTP.

@@ -138,7 +138,7 @@ func (st *stage) begin(ctx context.Context) error {
 		return nil
 	}
 	st.r.progress.set(nil, st.name+": start the server", time.Time{})
-	server, err := newServer(&r.options, scenarios[st.name].server, r.parent, r.host(), func(err error) { st.quit(err) })
+	server, err := newServer(&r.options, scenarios[st.name].plan(&r.options), r.parent, r.host(), func(err error) { st.quit(err) })
 	if err != nil {
 		return err
 	}

@@ -221,6 +221,7 @@ func definitions() []Definition {
 		{"out_of_order", "Events that came to a subscriber for the first time, but after one of the same room with a higher number. Each late one counts, the one that overtook it does not. An offset that does not follow the one before is told by another check."},
 		{"cross_room", "Events that a connection received and whose data, or the message that brought them, names another room than the one it is subscribed to."},
 		{"cross_database", "Events that a connection received and whose data names another database than the one it is connected to. These do not count as cross_room."},
+		{"requests", "What operations, over sockets, and reads, over HTTP, of one period took: latency is from the write of a request until the last byte of its answer was read, wall_ms from the first request of the period until the last answer of all kinds."},
 		{"floor", "What the machine can do at best: the same bytes written plainly to as many loopback sockets, all due events in one write(2) each, read by the same readers in the same run, before and after, with the same idle time before each burst. The run told is the one with the median p95."},
 		{"writer_cpu_us_per_delivery", "User and system time of the floor's writer during its burst divided by deliveries, in microseconds."},
 		{"ratio_p95", "Median p95 of the rounds of a shape divided by the mean p95 of the floor's runs for it: the figure that means the same on every machine."},

@@ -59,6 +59,7 @@ func small() *report.Report {
 			{N: 1, Started: start, Shape: shape, Deliveries: 100_000, WallMS: 81.2, Latency: spread(30*time.Millisecond, 100), ServerCPU: 0.71, GeneratorCPU: 0.9},
 			{N: 2, Part: "after reconnects", Started: start.Add(time.Second), Shape: shape, Deliveries: 99_998, WallMS: 90, Latency: spread(32*time.Millisecond, 100), GeneratorLimited: true, Faults: report.Faults{Lost: 2, CrossRoom: 1}},
 		},
+		Requests: []report.Requests{{Part: "run 1 of 4", Kind: "read", Clients: 128, Count: 20, WallMS: 480, Latency: spread(4*time.Millisecond, 20)}},
 		Figures: []report.Figure{
 			report.DeliveryP95.Of(72.4, 10_000),
 			ratio,
