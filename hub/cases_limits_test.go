@@ -61,7 +61,7 @@ func (s *panickingSocket) Write([]byte) (int, error) { panic("as a test wants") 
 // though the end of such a connection panics too.
 func TestPanicInSetupFreesTheSlot(t *testing.T) {
 	const limit = 4
-	for _, kept := range []bool{false} { // by a loop, and by net/http
+	for _, kept := range []bool{false, true} { // by a loop, and by net/http
 		o := testOptions(t)
 		o.Limits.Connections = ConnectionLimits{IP: limit}
 		b := &panicking{Backend: poll.Default()}

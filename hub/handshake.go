@@ -176,22 +176,31 @@ func (s *Server) serveSocket(w http.ResponseWriter, r *http.Request) {
 		writeRefusal(w, refusal)
 		return
 	}
+	taken := false // by a loop, which owns slot and socket from then on
+	defer func() {
+		if !taken {
+			a.slot.Release()
+		}
+	}()
 	nc, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		a.slot.Release()
 		writeProblem(w, newProblem("hijack", "the connection cannot be upgraded"))
 		return
 	}
+	defer func() {
+		if !taken {
+			_ = nc.Close()
+		}
+	}()
 	early := make([]byte, rw.Reader.Buffered())
 	_, _ = rw.Reader.Read(early)
 	_ = nc.SetDeadline(time.Time{})
 	h, err := s.backend.Take(nc, early)
 	if err != nil {
 		s.log.Warn("connection cannot be taken over", slog.Any("error", err))
-		a.slot.Release()
-		_ = nc.Close()
 		return
 	}
+	taken = true
 	response := wire.AppendUpgradeResponse(nil, r, a.enc)
 	l := s.nextLoop()
 	l.post(func() {
