@@ -12,7 +12,10 @@
 //     everybody would exceed raised (server.go).
 //  3. A swarm of clients connects (swarm.go, conn.go, network_*.go). Its members
 //     check every event by themselves: room, database, publisher, number, offset.
-//  4. The scenario publishes and measures (scenario_*.go, measure.go).
+//  4. The scenario publishes and measures (scenario_*.go, measure.go). In rooms
+//     with a ledger its clients operate on resources instead (ledger.go, operator.go),
+//     over sockets and, by package fleet, over HTTP; package model judges what they
+//     were told.
 //  5. The checks: faults of events, connections left, a server that stops well,
 //     files that hold what was acknowledged (verdict.go, check.go).
 //
