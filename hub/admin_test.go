@@ -15,10 +15,12 @@ import (
 const testAdminKey = "an-admin-key-for-tests"
 
 // adminServer is a server with an admin listener.
-func adminServer(t *testing.T) *testServer {
+func adminServer(t testing.TB) *testServer { return startServer(t, adminOptions(t), nil) }
+
+func adminOptions(t testing.TB) Options {
 	o := testOptions(t)
 	o.Admin.Listen, o.Admin.Key = "127.0.0.1:0", testAdminKey
-	return startServer(t, o, nil)
+	return o
 }
 
 // ask sends a GET to an address and returns status, header and body.

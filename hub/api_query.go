@@ -162,7 +162,7 @@ func apiChannels(db *database, body []byte) func() (any, *protocol.Error) {
 				return nil, badRequest("pattern is malformed")
 			}
 			channels := make(map[string]any)
-			for _, r := range db.liveRooms() {
+			for r := range db.liveRooms() {
 				matched, _ := path.Match(pattern, noSlash.Replace(r.name))
 				if members := r.members.Load(); members > 0 && (pattern == "" || matched) {
 					channels[r.name] = map[string]any{"num_clients": members}

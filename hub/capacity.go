@@ -126,13 +126,19 @@ func (s *Server) capacities() []capacity {
 	return rows
 }
 
-// descriptorReserve is the descriptors that connections must leave to database
-// files, listeners, pollers and requests.
+// descriptorReserve is the descriptors that connections must leave to listeners,
+// pollers, requests, backups and the files of a few databases.
 const descriptorReserve = 256
+
+// databaseDescriptors is what the files of all databases take: two for each connection
+// to one, and what they share.
+func (s *Server) databaseDescriptors() int {
+	return len(s.databases.all()) * (2*(s.opts.Database.Readers+1) + 2)
+}
 
 // descriptorCap is the wanted cap of the server, or what the descriptor limit allows.
 func (s *Server) descriptorCap(limit int) int {
-	most := descriptorLimit() - descriptorReserve
+	most := descriptorLimit() - max(descriptorReserve, descriptorReserve/2+s.databaseDescriptors())
 	if most < 1 {
 		most = max(1, descriptorLimit()/2)
 	}

@@ -93,8 +93,8 @@ func endAtOnce(t *testing.T, backend string) {
 		t.Errorf("%v panics", n)
 	}
 	db := s.databases.get("default")
-	if n, rooms := db.connections.Load(), db.liveRooms(); n != 0 || len(rooms) != 0 {
-		t.Errorf("%d connections and %d live rooms are left", n, len(rooms))
+	if n, rooms := db.connections.Load(), db.liveCount(); n != 0 || rooms != 0 {
+		t.Errorf("%d connections and %d live rooms are left", n, rooms)
 	}
 	for _, l := range s.loops {
 		if len(l.users) != 0 || len(l.conns) != 0 || db.stats[l.index].subscriptions.Load() != 0 || l.stats.sockets.Load() != 0 {

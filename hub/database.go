@@ -3,10 +3,9 @@ package hub
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
-	"maps"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -153,11 +152,44 @@ func (db *database) live(name string) *room {
 	return db.rooms[name]
 }
 
-// liveRooms returns the live rooms in no order.
-func (db *database) liveRooms() []*room {
+// liveCount is the number of live rooms.
+func (db *database) liveCount() int {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return slices.Collect(maps.Values(db.rooms))
+	return len(db.rooms)
+}
+
+// roomSlice is the live rooms that are taken from the table in one go: some tens of
+// microseconds, after which loops that want it get it.
+const roomSlice = 1024
+
+// liveRooms yields the live rooms in no order: each that lives all the while, and
+// perhaps some that come or go meanwhile.
+func (db *database) liveRooms() iter.Seq[*room] {
+	return func(yield func(*room) bool) {
+		taken := make([]*room, 0, min(roomSlice, db.liveCount()+1))
+		pass := func() (more bool) {
+			for _, r := range taken {
+				if !yield(r) {
+					return false
+				}
+			}
+			taken = taken[:0]
+			return true
+		}
+		db.mu.RLock()
+		for _, r := range db.rooms { // which may change between two steps, as by a body
+			if taken = append(taken, r); len(taken) == cap(taken) {
+				db.mu.RUnlock()
+				if !pass() {
+					return
+				}
+				db.mu.RLock()
+			}
+		}
+		db.mu.RUnlock()
+		pass()
+	}
 }
 
 // room returns a live room, bringing it to life if need be.

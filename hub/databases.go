@@ -116,5 +116,8 @@ func (s *Server) createDatabase(ctx context.Context, name string) error {
 		return errors.Join(err, db.close(s.context))
 	}
 	d.addLocked(db)
+	s.updating.Lock()
+	defer s.updating.Unlock()
+	s.applyCapsLocked() // it has descriptors
 	return nil
 }

@@ -67,14 +67,19 @@ type testServer struct {
 
 func startServer(t testing.TB, o Options, tune func(*Server)) *testServer {
 	t.Helper()
-	if err := o.Validate(); err != nil {
-		t.Fatal(err)
-	}
 	level := slog.LevelError
 	if os.Getenv("HUB_TEST_LOG") != "" {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(&testLog{t: t}, &slog.HandlerOptions{Level: level}))
+	return startLogging(t, o, tune, slog.New(slog.NewTextHandler(&testLog{t: t}, &slog.HandlerOptions{Level: level})))
+}
+
+// startLogging is startServer with a log whose errors the test expects.
+func startLogging(t testing.TB, o Options, tune func(*Server), log *slog.Logger) *testServer {
+	t.Helper()
+	if err := o.Validate(); err != nil {
+		t.Fatal(err)
+	}
 	s, err := newServer(o, log, tune)
 	if err != nil {
 		t.Fatal(err)

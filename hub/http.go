@@ -72,29 +72,37 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
 }
 
-// observed counts requests by route and keeps a panic to its request.
+// observed counts requests by route.
 func (s *Server) observed(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		ow := &observedWriter{ResponseWriter: w, request: r, status: http.StatusOK}
-		defer func() {
-			if p := recover(); p != nil {
-				s.panicked(p)
-				if !ow.wrote {
-					writeProblem(ow, newProblem("internal", ""))
-				}
-			}
-			s.metrics.request(r.Pattern, ow.status, time.Since(start))
-		}()
-		switch p := s.guardDevelopment(r); {
-		case p != nil:
-			writeProblem(ow, p)
-		case !canonical(r.URL.EscapedPath()):
-			writeProblem(ow, newProblem("not_found", "a path has no empty, . or .. segments: write / inside a name as %2F"))
-		default:
-			mux.ServeHTTP(ow, r)
-		}
+		status := s.contained(mux, s.guardDevelopment(r), w, r)
+		s.metrics.request(r.Pattern, status, time.Since(start))
 	})
+}
+
+// contained serves a request, or refuses it with p, and returns the status. A panic
+// is kept to it, and what the mux says by itself becomes a problem document.
+func (s *Server) contained(mux *http.ServeMux, p *problem, w http.ResponseWriter, r *http.Request) (status int) {
+	ow := &observedWriter{ResponseWriter: w, request: r, status: http.StatusOK}
+	defer func() {
+		if p := recover(); p != nil {
+			s.panicked(p)
+			if !ow.wrote {
+				writeProblem(ow, newProblem("internal", ""))
+			}
+		}
+		status = ow.status
+	}()
+	switch {
+	case p != nil:
+		writeProblem(ow, p)
+	case !canonical(r.URL.EscapedPath()):
+		writeProblem(ow, newProblem("not_found", "a path has no empty, . or .. segments: write / inside a name as %2F"))
+	default:
+		mux.ServeHTTP(ow, r)
+	}
+	return
 }
 
 // guardDevelopment keeps a development server, whose rules are open, from being

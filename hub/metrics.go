@@ -29,7 +29,8 @@ type databaseStats struct {
 // metrics are the server's figures in Prometheus form.
 type metrics struct {
 	registry     *prometheus.Registry
-	start        time.Time // of the server
+	shown        *prometheus.Registry // those of registry that an overview shows
+	start        time.Time            // of the server
 	traffic      traffic
 	commands     commandCounters
 	publications struct{ client, http, api prometheus.Counter }
@@ -96,6 +97,8 @@ func newMetrics(s *Server) *metrics {
 	publications := vec("publications_total", "Publications submitted.", "by")
 	m.publications.client, m.publications.http = publications.WithLabelValues("client"), publications.WithLabelValues("http")
 	m.publications.api = publications.WithLabelValues("api")
+	m.shown = prometheus.NewRegistry()
+	m.shown.MustRegister(m.errors, m.disconnects, m.limited, m.panics)
 	reg.MustRegister(m.requests, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{s})
 	return m

@@ -72,7 +72,7 @@ func (s *Server) serveRest(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	}
 	p := s.identify(&c, e.class)
 	if p == nil {
-		p = c.parseQuery(e.query)
+		c.query, p = parseQuery(r, e.query)
 	}
 	if p == nil && e.class == classMutation && !isJSON(r.Header) {
 		p = newProblem("unsupported_media_type", "send Content-Type: application/json")
@@ -212,24 +212,23 @@ func (s *Server) verify(p *policy, token string) (*auth.Claims, error) {
 
 // parseQuery refuses parameters that are not known or come twice: what is
 // misspelt must not be left out quietly.
-func (c *call) parseQuery(known []string) *problem {
-	if c.r.URL.RawQuery == "" {
-		return nil
+func parseQuery(r *http.Request, known []string) (url.Values, *problem) {
+	if r.URL.RawQuery == "" {
+		return nil, nil
 	}
-	values, err := url.ParseQuery(c.r.URL.RawQuery)
+	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return newProblem("bad_request", "the query is malformed")
+		return nil, newProblem("bad_request", "the query is malformed")
 	}
 	for name, list := range values {
 		switch {
 		case !slices.Contains(known, name):
-			return newProblem("bad_request", fmt.Sprintf("unknown parameter %.80q; known here: %s", name, knownList(known)))
+			return nil, newProblem("bad_request", fmt.Sprintf("unknown parameter %.80q; known here: %s", name, knownList(known)))
 		case len(list) > 1:
-			return newProblem("bad_request", "parameter "+name+" is given twice")
+			return nil, newProblem("bad_request", "parameter "+name+" is given twice")
 		}
 	}
-	c.query = values
-	return nil
+	return values, nil
 }
 
 func knownList(known []string) string {

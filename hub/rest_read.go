@@ -3,6 +3,7 @@ package hub
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -52,7 +53,7 @@ func restHistory(c *call) *problem {
 	if e != nil {
 		return protocolProblem(e)
 	}
-	limit, p := c.limit()
+	limit, p := pageLimit(c.query)
 	if p != nil {
 		return p
 	}
@@ -90,12 +91,12 @@ func restHistory(c *call) *problem {
 	return c.answer(result)
 }
 
-// limit is the number of elements of a page.
-func (c *call) limit() (int, *problem) {
-	if !c.query.Has("limit") {
+// pageLimit is the number of elements of a page.
+func pageLimit(query url.Values) (int, *problem) {
+	if !query.Has("limit") {
 		return restPage, nil
 	}
-	n, err := strconv.ParseUint(c.query.Get("limit"), 10, 16)
+	n, err := strconv.ParseUint(query.Get("limit"), 10, 16)
 	if err != nil || n < 1 || n > maxRestPage {
 		return 0, newProblem("bad_request", "limit must be between 1 and 1000")
 	}
@@ -197,7 +198,7 @@ func matches(lists []string, etag string) bool {
 func restList(c *call) *problem {
 	q := resourceQuery{prefix: c.query.Get("prefix"), after: c.query.Get("after")}
 	var p *problem
-	if q.limit, p = c.limit(); p != nil {
+	if q.limit, p = pageLimit(c.query); p != nil {
 		return p
 	}
 	page, p := c.db.listResources(&c.caller, c.room, q)

@@ -72,6 +72,9 @@ type Server struct {
 	reloading sync.Mutex           // one reload at a time
 	declared  map[string]Namespace // all that there ever were, latest; guarded by reloading
 
+	listing     sync.Mutex // held by the admin request that goes over all loops
+	maintenance sync.Mutex // held by the backup or check under way
+
 	updating sync.Mutex
 	caps     map[capKey]int // set while running; guarded by updating
 	cappedAt int            // the cap that was last logged as too high; guarded by updating
@@ -142,10 +145,10 @@ func (s *Server) openData() (err error) {
 	if s.registry, err = store.OpenRegistry(filepath.Join(dir, registryFile), s.log); err != nil {
 		return err
 	}
-	if err := errors.Join(s.loadRevocations(), s.loadCaps()); err != nil {
+	if err := errors.Join(s.loadRevocations(), s.openDatabases()); err != nil {
 		return err
 	}
-	return s.openDatabases()
+	return s.loadCaps() // they leave the databases their descriptors
 }
 
 // registryFile is what the server itself remembers; no database has such a name.
@@ -397,6 +400,8 @@ func (s *Server) close() error {
 		db.pages.wait()
 	}
 	s.verifying.wait()
+	s.maintenance.Lock() // what was under way has ended, and left nothing
+	s.maintenance.Unlock()
 	if s.source != nil {
 		s.source.Close()
 	}

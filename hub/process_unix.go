@@ -2,7 +2,11 @@
 
 package hub
 
-import "golang.org/x/sys/unix"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // descriptorLimit returns how many descriptors the process may have; the
 // runtime has raised the soft limit to the hard one at start.
@@ -12,4 +16,13 @@ func descriptorLimit() int {
 		return 1 << 30
 	}
 	return int(limit.Cur)
+}
+
+// processorTime is what the process has used of processors, the kernel's share included.
+func processorTime() time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return 0
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
