@@ -101,14 +101,14 @@ func TestRestartNeeded(t *testing.T) {
 	if p.Limits.Subscriptions != 2 || p.namespaces["live"].MaxMessage != 10 || !slices.Equal(p.Server.Origins, []string{"https://app.test"}) {
 		t.Errorf("something has not changed")
 	}
-	// A namespace that goes and comes again is what it was.
-	s.reload(t, func(o *Options) { delete(o.Namespaces, "live") })
-	restart = s.reload(t, func(o *Options) {
-		live := openNamespace()
-		o.Namespaces["live"] = live
-	})
-	if s.policy.Load().namespaces["live"].Durable || !slices.Contains(restart, "namespace.live.durable") {
-		t.Errorf("the namespace is durable now; %q", restart)
+	// A namespace that goes and comes again is what it was, also one that came late.
+	s.reload(t, func(o *Options) { o.Namespaces["late"] = o.Namespaces["live"] })
+	s.reload(t, func(o *Options) { delete(o.Namespaces, "live"); delete(o.Namespaces, "late") })
+	restart = s.reload(t, func(o *Options) { o.Namespaces["live"], o.Namespaces["late"] = openNamespace(), openNamespace() })
+	for _, name := range []string{"live", "late"} {
+		if s.policy.Load().namespaces[name].Durable || !slices.Contains(restart, "namespace."+name+".durable") {
+			t.Errorf("namespace %s is durable now; %q", name, restart)
+		}
 	}
 }
 
@@ -406,9 +406,11 @@ func TestCaps(t *testing.T) {
 	if got := s.capacities(); !reflect.DeepEqual(got, want) {
 		t.Errorf("capacities %+v, want %+v", got, want)
 	}
+	for _, c := range clients { // nobody waits for their answers
+		_ = c.conn.Close()
+	}
 	s.stop()
 	s = startServer(t, o, nil)
-	clients = nil
 	if server, database, ip := s.slots.Limits(); server != 1000 || database != 1 || ip != 50 || s.slots.DatabaseLimit("default") != 0 {
 		t.Errorf("after a restart: limits %d, %d, %d, default %d", server, database, ip, s.slots.DatabaseLimit("default"))
 	}

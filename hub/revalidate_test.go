@@ -322,7 +322,7 @@ func TestLostGrants(t *testing.T) {
 			t.Errorf("a restart is needed for %q", restart)
 		}
 		want := map[string]uint32{"open:lost": 2000, "gone:a": 2000, "gone:server": 2000, "open:oldkey": 2501}
-		for range want {
+		for len(want) > 0 {
 			p, err := c.push()
 			if err != nil || p.Unsubscribe == nil || p.Unsubscribe.Code != want[p.Channel] {
 				t.Fatalf("push %v, %v, want one of %v", p, err, want)

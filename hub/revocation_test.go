@@ -290,6 +290,9 @@ func TestRevocationsAreSwept(t *testing.T) {
 		check("the wall clock is behind", 2)
 		wall.Store(0)
 		check("at last", 1)
+		if _, _, ok := s.policy.Load().revocations.Revokes("default", "user0", "", 0); ok {
+			t.Error("a revocation that is forgotten is in force")
+		}
 		c, _ := s.open(wire.JSON)
 		if got := replyCode(c.call(connectWith(token(t, "user2")))); got != 3500 {
 			t.Errorf("a ban without an end: connect gets %d, want 3500", got)
