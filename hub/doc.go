@@ -16,8 +16,9 @@
 //     behind it are parked, and the socket is not read (command.go).
 //  5. A subscription is a cursor into its room's log (subscribe.go). Sweeps
 //     write what lies between cursor and head (sweep.go).
-//  6. One timer per connection does pings, deadlines and expiry (timers.go,
-//     wheel.go).
+//  6. One timer per connection does pings, deadlines, expiry and, once per
+//     auth.revalidate, the check of what its token and subscriptions rest on
+//     (timers.go, wheel.go, revalidate.go).
 //  7. It ends with a close frame and a short wait for the client's (disconnect),
 //     or at once when the socket is broken (drop). Subscriptions, presence, the
 //     user's entry and the slot of the caps go with it, and nothing else does.
@@ -53,9 +54,24 @@
 //     or submits to the write queue and waits (rest_write.go).
 //  4. Servers call the server API (api.go), with the key and without a gate.
 //
+// # The life of a rule
+//
+//  1. Keys, revocations, namespaces, limits, origins and the certificate are one
+//     immutable policy with a generation (policy.go). Whoever needs it loads it
+//     once for a piece of work; nobody keeps it.
+//  2. A change makes the next policy: a reload (reload.go), a key set that was
+//     refreshed (watchKeys), a revocation (revocation.go), which is durable first.
+//  3. New requests and commands meet it at once. A live connection whose last check
+//     was under an older generation is checked again when its time has come
+//     (revalidate.go). A revocation does not wait for that: each loop looks at its
+//     connections, in slices, before the call returns.
+//  4. Caps of connections are apart, since they are counted in one place
+//     (capacity.go): what was set while running beats the configuration.
+//
 // # Who owns what
 //
-//	Server             fixed after New; atomics
+//	Server             fixed after New; atomics; updating for what makes a policy
+//	policy             nobody: it never changes
 //	loop, conn, sub    the loop's goroutine; others post functions to it
 //	shard              its loop; dirty is atomic, users belongs to the room
 //	room, feed         the room's mutex; bytes in a segment never change
