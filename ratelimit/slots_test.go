@@ -90,6 +90,30 @@ func TestSetLimits(t *testing.T) {
 	}
 }
 
+// A database with a cap of its own counts by that alone, until it has none again.
+func TestSetDatabaseLimits(t *testing.T) {
+	s := ratelimit.NewSlots(0, 2, 0)
+	s.SetDatabaseLimits(map[string]int{"wide": 3, "open": 0})
+	for database, limit := range map[string]int{"wide": 3, "plain": 2} {
+		for range limit {
+			acquire(t, s, database, "10.0.0.1")
+		}
+		_, err := s.Acquire(database, addr("10.0.0.1"))
+		wantLimit(t, err, "database", limit)
+		if got := s.DatabaseLimit(database); got != limit {
+			t.Errorf("the limit of %s is %d, want %d", database, got, limit)
+		}
+	}
+	for range 10 {
+		acquire(t, s, "open", "10.0.0.1")
+	}
+	s.SetDatabaseLimits(nil)
+	for _, database := range []string{"wide", "open"} {
+		_, err := s.Acquire(database, addr("10.0.0.1"))
+		wantLimit(t, err, "database", 2)
+	}
+}
+
 // Case G20: neighbours in a /64 share a cap; mapped addresses are IPv4.
 func TestAddressesThatShareACap(t *testing.T) {
 	for _, tc := range []struct {
