@@ -401,7 +401,7 @@ func (s *Server) close() error {
 	}
 	s.verifying.wait()
 	s.maintenance.Lock() // what was under way has ended, and left nothing
-	s.maintenance.Unlock()
+	defer s.maintenance.Unlock()
 	if s.source != nil {
 		s.source.Close()
 	}
