@@ -62,6 +62,7 @@ var fileOpeners = map[string]string{
 	"development.go developmentSecrets":  "a temporary file",
 	"init.go program.init":               "hub.toml",
 	"auth/location.go location.readFile": "keys, where the configuration says",
+	"hub/process_linux.go residentBytes": "/proc/self/statm",
 	"store/lock.go LockDir":              "hub.lock",
 	"store/schema.go create":             "a database that does not exist yet (O_EXCL)",
 	"store/epoch.go bootID":              "/proc/sys/kernel/random/boot_id",

@@ -175,8 +175,11 @@ func (c *adminCall) database(name string) (*database, *problem) {
 // failed is the problem of a change or a look that did not succeed. Whoever has the
 // admin key is told why.
 func (c *adminCall) failed(err error) *problem {
-	if c.s.context.Err() != nil || c.s.draining.Load() {
+	switch {
+	case c.s.context.Err() != nil || c.s.draining.Load():
 		return newProblem("draining", "the server is stopping")
+	case c.r.Context().Err() != nil:
+		return newProblem("unavailable", "the caller has gone")
 	}
 	c.s.log.Warn("admin request failed", slog.Any("error", err))
 	return newProblem("unavailable", err.Error())

@@ -62,6 +62,15 @@ func (s *testServer) asks(t testing.TB, want int, method, path, body string) obj
 	return answer
 }
 
+// restart stops the server, whose clients are gone then, and starts one in its place.
+func (s *testServer) restart(t testing.TB, o Options) *testServer {
+	for _, l := range s.loops {
+		onLoop(l, l.dropAll) // nobody would answer its close frame
+	}
+	s.stop()
+	return startServer(t, o, nil)
+}
+
 // recorder is a log that tests read.
 type recorder struct {
 	mu   sync.Mutex

@@ -25,8 +25,6 @@ type adminConnection struct {
 	Connected     int64  `json:"connected"` // unix milliseconds
 	Subscriptions int    `json:"subscriptions"`
 	Unsent        int    `json:"unsent"` // bytes that wait for the socket
-
-	number uint64
 }
 
 // connectionQuery selects connections; what is empty selects all.
@@ -72,40 +70,64 @@ func adminConnections(c *adminCall) (any, *problem) {
 
 // connections returns a page; nil when the loops have ended. One question at a time
 // goes over the loops, each of which looks at its own in slices and remembers no more
-// than a page.
+// than a page. A second look tells of those that made it; who has gone by then is
+// left out.
 func (s *Server) connections(q *connectionQuery) *connectionPage {
 	s.listing.Lock()
 	defer s.listing.Unlock()
-	found := make([]first[uint64, adminConnection], len(s.loops)) // each is its loop's
-	var matching atomic.Int64
-	see := func(l *loop, c *conn) {
-		if q.db != nil && c.db != q.db || q.user != "" && c.session.user != q.user || c.number <= q.after {
-			return
-		}
-		matching.Add(1)
-		if f := &found[l.index]; f.wants(c.number) {
-			f.add(c.number, c.describe())
-		}
-	}
+	found := make([]first[uint64, *conn], len(s.loops)) // each is its loop's
 	for i := range found {
 		found[i].limit = q.limit + 1
 	}
-	total := s.visit(q, see)
-	select {
-	case <-s.ended: // who has not answered does so when nobody waits any more
+	page := &connectionPage{Connections: []adminConnection{}}
+	page.Total = s.visit(q, func(l *loop, c *conn) {
+		if f := &found[l.index]; q.selects(c) && f.wants(c.number) {
+			f.add(c.number, c)
+		}
+	})
+	if s.loopsEnded() { // who has not answered does so when nobody waits any more
 		return nil
-	default:
 	}
-	all := first[uint64, adminConnection]{limit: q.limit + 1}
+	all := first[uint64, *conn]{limit: q.limit + 1}
 	for i := range found {
 		all.items = append(all.items, found[i].items...)
 	}
-	page := &connectionPage{Total: total}
-	var more bool
-	if page.Connections, more = all.page(); more {
-		page.Next = strconv.FormatUint(page.Connections[q.limit-1].number, 10)
+	members, more := all.page()
+	rows := make([]adminConnection, len(members)) // each is that member's loop's
+	s.eachLoop(func(l *loop) {
+		for i, c := range members {
+			if c.loop == l && c.state == stateConnected {
+				rows[i] = c.describe()
+			}
+		}
+	})
+	if s.loopsEnded() {
+		return nil
+	}
+	for i := range rows {
+		if rows[i].Client != "" {
+			page.Connections = append(page.Connections, rows[i])
+		}
+	}
+	if more {
+		page.Next = strconv.FormatUint(members[len(members)-1].number, 10)
 	}
 	return page
+}
+
+// selects says whether q is about a connection that its database, user or room has
+// found already.
+func (q *connectionQuery) selects(c *conn) bool {
+	return c.number > q.after && (q.db == nil || c.db == q.db) && (q.user == "" || c.session.user == q.user)
+}
+
+func (s *Server) loopsEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // visit shows see, on the loops, the connections that q may select, some perhaps
@@ -180,7 +202,7 @@ func (c *conn) describe() adminConnection {
 		Client: c.session.client, User: c.session.user, Database: c.db.name,
 		Address: c.slot.Addr().String(), Encoding: c.enc.String(),
 		Connected:     c.loop.server.start.Add(c.since).UnixMilli(),
-		Subscriptions: len(c.subs), Unsent: len(c.out), number: c.number,
+		Subscriptions: len(c.subs), Unsent: len(c.out),
 	}
 }
 

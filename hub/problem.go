@@ -63,7 +63,7 @@ var problems = map[string]problemKind{
 	"unknown_method":         {404, "There is no such method of the server API.", "See the list of methods.", errMethodNotFound},
 	"unknown_room":           {404, "The room's namespace is not declared.", "Declare it in the configuration.", errUnknownChannel},
 	"not_found":              {404, "There is no such path, resource, value or operation.", "Create it first.", nil},
-	"busy":                   {409, "The server does something of that kind already.", "Repeat it when that has ended.", nil},
+	"busy":                   {409, "The server does something of that kind already.", "Repeat it when that has ended.", errInternal},
 	"exists":                 {409, "The resource to create exists.", "Go on from current, or use set.", nil},
 	"id_reused":              {409, "The id was used in this room for other content.", "Use a new id for each operation.", nil},
 	"not_available":          {409, "The room's namespace does not have this.", "See the namespace's options.", errNotAvailable},
@@ -85,7 +85,7 @@ var problems = map[string]problemKind{
 	"queue_full":             {503, "Too many writes are waiting; this one was not applied.", "Repeat it as it is.", errTooManyRequests},
 	"unavailable":            {503, "The database cannot write or read; nothing was applied.", "Repeat it as it is; see the server's log.", errInternal},
 	"write_timeout":          {504, "The write waited too long for its turn and was not applied.", "Repeat it as it is.", errInternal},
-	"database_limit":         {507, "The server has as many databases as it may create.", "Use another server.", nil},
+	"database_limit":         {507, "The server has as many databases as it may create.", "Use another server.", errLimitExceeded},
 	"room_limit":             {507, "The database has as many rooms as it may.", "Raise database.max_rooms.", errLimitExceeded},
 }
 
