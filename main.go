@@ -54,7 +54,8 @@ func commands() []command {
 		{"token", "mint a token, or inspect one", (*program).token},
 		{"publish", "publish to a room through the server API", (*program).publish},
 		{"subscribe", "follow rooms, one line per publication", (*program).subscribe},
-		{"check", "check a configuration, or the databases of a stopped server", (*program).check},
+		{"check", "check a configuration, and the integrity of databases", (*program).check},
+		{"backup", "copy a database, while the server runs or not", (*program).backup},
 		{"version", "print the version", (*program).version},
 	}
 }

@@ -63,14 +63,19 @@ func serverURL(o *hub.ServerOptions) string {
 	if o.TLSCert != "" {
 		scheme = "https"
 	}
-	host, port, err := net.SplitHostPort(o.Listen)
+	return scheme + "://" + reachable(o.Listen)
+}
+
+// reachable is an address that is listened on, as this machine reaches it.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
-		return scheme + "://" + o.Listen
+		return listen
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return scheme + "://" + net.JoinHostPort(host, port)
+	return net.JoinHostPort(host, port)
 }
 
 func (p *program) publish(ctx context.Context, args []string) error {
@@ -149,8 +154,7 @@ func formatPosition(offset uint64, epoch string) string {
 // apiCall is one method of the server API.
 type apiCall struct{ url, key string }
 
-// do sends a request and decodes the result of its answer. The key is sent to
-// the URL given and nowhere else: redirects are not followed.
+// do sends a request and decodes the result of its answer.
 func (c apiCall) do(ctx context.Context, request, result any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -164,22 +168,9 @@ func (c apiCall) do(ctx context.Context, request, result any) error {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("X-API-Key", c.key)
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	w, err := client.Do(r)
+	answer, err := exchange(r)
 	if err != nil {
 		return err
-	}
-	defer w.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(w.Body, maxInput))
-	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	if w.StatusCode != http.StatusOK {
-		var problem struct{ Title, Detail string }
-		if json.Unmarshal(answer, &problem) == nil && problem.Title+problem.Detail != "" {
-			return fmt.Errorf("%s: %s", w.Status, strings.TrimSpace(problem.Title+" "+problem.Detail))
-		}
-		return errors.New(w.Status)
 	}
 	var reply struct {
 		Error *struct {
@@ -195,4 +186,28 @@ func (c apiCall) do(ctx context.Context, request, result any) error {
 		return fmt.Errorf("%s (error %d)", reply.Error.Message, reply.Error.Code)
 	}
 	return json.Unmarshal(reply.Result, result)
+}
+
+// exchange sends a request and returns the body of its answer. What is no success is
+// an error with what the server says. Keys are sent to the URL given and nowhere else:
+// redirects are not followed.
+func exchange(r *http.Request) ([]byte, error) {
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	w, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(w.Body, maxInput))
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	if w.StatusCode < 200 || w.StatusCode > 299 {
+		var problem struct{ Detail string }
+		if json.Unmarshal(answer, &problem) == nil && problem.Detail != "" {
+			return nil, fmt.Errorf("%s: %s", w.Status, problem.Detail)
+		}
+		return nil, errors.New(w.Status)
+	}
+	return answer, nil
 }

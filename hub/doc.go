@@ -53,6 +53,9 @@
 //  3. Its endpoint asks for permission as the socket does, and reads (rest_read.go)
 //     or submits to the write queue and waits (rest_write.go).
 //  4. Servers call the server API (api.go), with the key and without a gate.
+//  5. Operators call the admin API on a listener of its own (admin.go). What goes
+//     over all connections does so on the loops, in slices (admin_connections.go);
+//     what takes long runs one at a time (admin_databases.go).
 //
 // # The life of a rule
 //
@@ -76,6 +79,7 @@
 //	shard              its loop; dirty is atomic, users belongs to the room
 //	room, feed         the room's mutex; bytes in a segment never change
 //	logMemory          its mutex, taken inside a room's
+//	databases          a map that is replaced, never changed
 //	database           its mutex for the table of rooms, taken outside a room's
 //	store.DB           package store: one writer goroutine, a pool of readers
 //

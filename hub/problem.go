@@ -59,7 +59,7 @@ var problems = map[string]problemKind{
 	"origin":                 {403, "Pages of this origin may not connect.", "List it in server.origins.", errPermissionDenied},
 	"permission_denied":      {403, "The caller may not do this.", "Ask for a token with the grant; the server's debug log names the rule.", errPermissionDenied},
 	"method_not_allowed":     {405, "The path has other methods.", "Use one that the Allow header names.", errMethodNotFound},
-	"unknown_database":       {404, "There is no such database.", "Use one of database.names.", errUnknownChannel},
+	"unknown_database":       {404, "There is no such database.", "Use one of database.names, or create it.", errUnknownChannel},
 	"unknown_method":         {404, "There is no such method of the server API.", "See the list of methods.", errMethodNotFound},
 	"unknown_room":           {404, "The room's namespace is not declared.", "Declare it in the configuration.", errUnknownChannel},
 	"not_found":              {404, "There is no such path, resource, value or operation.", "Create it first.", nil},
