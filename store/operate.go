@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -94,9 +95,13 @@ func (o *operate) apply(w *writer, b *batch) (Result, error) {
 		return Result{}, ErrIDReused
 	case found:
 		o.known = known.changes
+		b.produced += len(o.known)
 		return known.Result, nil
 	}
 	changes, err := w.applySteps(r, o.Steps)
+	if e, ok := errors.AsType[*StepError](err); ok {
+		b.produced += len(e.Current.Value)
+	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -106,6 +111,7 @@ func (o *operate) apply(w *writer, b *batch) (Result, error) {
 	}
 	for i := range changes {
 		c := &changes[i]
+		b.produced += len(c.Value)
 		if err := w.exec(putResource, r.id, c.Key, int64(c.Version), blob(c.Value)); err != nil {
 			return Result{}, err
 		}
@@ -115,6 +121,7 @@ func (o *operate) apply(w *writer, b *batch) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	b.produced += len(list)
 	o.changes = changes
 	pub := o.Publisher
 	pub.Data = data

@@ -24,6 +24,7 @@ type batch struct {
 	events    []Event
 	dirty     []*room // rooms whose counters changed
 	published uint64
+	produced  int // bytes of events, values and results
 }
 
 // outcome of one operation: its result or its refusal.
@@ -34,6 +35,11 @@ type outcome struct {
 
 func newBatch(entries []entry) *batch {
 	return &batch{entries: entries, results: make([]outcome, len(entries))}
+}
+
+// cut leaves all but the first n entries to another batch.
+func (b *batch) cut(n int) {
+	b.entries, b.results = b.entries[:n], b.results[:n]
 }
 
 func (b *batch) touch(r *room) {
@@ -49,6 +55,7 @@ func (b *batch) emit(e Event) {
 		b.events = make([]Event, 0, len(b.entries))
 	}
 	b.events = append(b.events, e)
+	b.produced += e.Publication.bytes()
 }
 
 // isRefusal tells an operation's own refusal from a failure.

@@ -11,7 +11,7 @@ import (
 
 const (
 	batchEntries = 512     // operations of one transaction, at most
-	batchBytes   = 4 << 20 // bytes of one transaction, unless one operation has more
+	batchBytes   = 4 << 20 // bytes that a transaction takes, and that it produces; one operation may have more
 )
 
 // statement names a prepared statement of the writer.
@@ -118,13 +118,17 @@ func (w *writer) loop() {
 	every := w.options.maintenance
 	due := time.NewTimer(every)
 	defer due.Stop()
-	var entries []entry
+	var taken, rest []entry // rest of what was taken is still to be run
 	for {
-		var open bool
-		entries, open = w.queue.take(entries[:0], batchEntries, batchBytes)
-		if len(entries) > 0 {
-			w.run(entries)
-			clear(entries)
+		open := true
+		if len(rest) == 0 {
+			taken, open = w.queue.take(taken[:0], batchEntries, batchBytes)
+			rest = taken
+		}
+		if len(rest) > 0 {
+			n := w.run(rest)
+			clear(rest[:n])
+			rest = rest[n:]
 			w.checkpointIfLarge()
 			// A writer that is never idle maintains too.
 			select {
@@ -156,22 +160,24 @@ func (w *writer) maintainSoon(every time.Duration) time.Duration {
 	return every
 }
 
-// run applies entries in one transaction; when that fails, each in its own.
-func (w *writer) run(entries []entry) {
-	err := w.attempt(entries)
+// run applies the first entries in one transaction; when that fails, each in its
+// own. It returns the number of those that it answered.
+func (w *writer) run(entries []entry) int {
+	n, err := w.attempt(entries)
 	if err == nil {
-		return
+		return n
 	}
-	for i := range entries {
+	for i := range n {
 		alone := entries[i : i+1]
 		if w.aborted() { // what became of the batch may be unknown: do not store it twice
 			refuse(alone, fmt.Errorf("%w: %w", ErrUnavailable, err))
 			continue
 		}
-		if err := w.attempt(alone); err != nil {
+		if _, err := w.attempt(alone); err != nil {
 			refuse(alone, fmt.Errorf("%w: %w", ErrUnavailable, err))
 		}
 	}
+	return n
 }
 
 // aborted reports whether Close has given up waiting.
@@ -184,9 +190,9 @@ func (w *writer) aborted() bool {
 	}
 }
 
-// attempt applies entries in one transaction and answers them; an error means
-// that nothing is stored and nobody answered.
-func (w *writer) attempt(entries []entry) error {
+// attempt applies the first n of entries in one transaction and answers them; an
+// error means that nothing is stored and nobody answered.
+func (w *writer) attempt(entries []entry) (n int, err error) {
 	start := time.Now()
 	w.health.begin(start)
 	b := newBatch(entries)
@@ -205,10 +211,10 @@ func (w *writer) attempt(entries []entry) error {
 	}
 	if err != nil {
 		w.counts.failed.Add(1)
-		return err
+		return len(b.entries), err
 	}
 	w.committed(b, time.Since(start))
-	return nil
+	return len(b.entries), nil
 }
 
 // transact runs b from BEGIN to COMMIT. committing tells whether COMMIT was
@@ -221,9 +227,12 @@ func (w *writer) transact(b *batch) (committing bool, err error) {
 		return false, err
 	}
 	w.now = w.options.Now().UnixMilli()
-	for i := range b.entries {
+	for i := 0; i < len(b.entries); i++ {
 		if err := w.apply(b, i); err != nil {
 			return false, err
+		}
+		if b.produced >= batchBytes {
+			b.cut(i + 1)
 		}
 	}
 	if err := w.saveRooms(b); err != nil {
