@@ -27,9 +27,9 @@ var (
 var migrations = []string{
 	// Rooms are never deleted, so that an id and an offset never come twice.
 	// top is the last offset given, never derived from events; offsets below
-	// first are gone, whatever of them is still stored. events has a rowid, so
-	// that rows of all rooms are appended and one of up to 4 KiB needs no page of
-	// its own: WITHOUT ROWID took 4.4 KB for 1 KB of data.
+	// first are gone, whatever of them is still stored. Tables with data have a
+	// rowid, so that rows of all rooms are appended and one of up to 4 KiB needs no
+	// page of its own: WITHOUT ROWID took 4.4 KB for 1 KB of data.
 	`CREATE TABLE meta (
 		key   TEXT PRIMARY KEY,
 		value TEXT NOT NULL
@@ -66,7 +66,7 @@ var migrations = []string{
 		epoch   TEXT    NOT NULL,
 		time    INTEGER NOT NULL,
 		PRIMARY KEY (room_id, caller, id)
-	) STRICT, WITHOUT ROWID;
+	) STRICT;
 	CREATE INDEX idempotency_time ON idempotency (time);`,
 
 	// A deleted resource keeps its row, with value NULL, so that a version never
@@ -78,7 +78,7 @@ var migrations = []string{
 		version INTEGER NOT NULL,
 		value   BLOB,
 		PRIMARY KEY (room_id, key)
-	) STRICT, WITHOUT ROWID;
+	) STRICT;
 
 	ALTER TABLE idempotency ADD COLUMN result BLOB;`,
 }
