@@ -1,6 +1,23 @@
 package store
 
-import "bytes"
+import (
+	"bytes"
+	"crypto/sha256"
+
+	"hub/store/document"
+)
+
+// contentHash stands for what data says: insignificant space makes no other content
+// of it. Data that is no such document stands for its bytes.
+func contentHash(data []byte) []byte {
+	if bytes.ContainsAny(data, " \t\r\n") {
+		if compact, err := document.Compact(data); err == nil {
+			data = compact
+		}
+	}
+	sum := sha256.Sum256(data)
+	return sum[:]
+}
 
 // claim records result under the id of p, or finds the earlier result that the
 // id stands for. Ids are nearly always new, so it inserts before it looks.

@@ -164,3 +164,34 @@ func TestDamagedResult(t *testing.T) {
 		t.Errorf("another: %+v, %d batches failed", r, db.Stats().Failed)
 	}
 }
+
+func TestIDIgnoresInsignificantSpace(t *testing.T) {
+	db := open(t, options(t))
+	for i, test := range []struct {
+		first, again string
+		same         bool
+	}{
+		{`{"a": 1}`, `{"a":1}`, true},
+		{`{"a":1}`, "\t{ \"a\" : 1 }", true},
+		{`"a b"`, `"ab"`, false},
+		{`{"a": 1}`, `{"a": 2}`, false},
+		{`{"a": 1}`, `{"a": 1.0}`, false},
+		{`no json`, `nojson`, false}, // its bytes count
+		{`no json`, `no json`, true},
+	} {
+		p := message("r", test.first)
+		p.Caller, p.ID = "u", fmt.Sprintf("an id %d", i)
+		r := publish(t, db, p)
+		p.Publication.Data = []byte(test.again)
+		a := wait(t, ask(db, p))
+		switch {
+		case test.same && (a.err != nil || a.Offset != r.Offset || !a.Replayed):
+			t.Errorf("%s after %s: %+v, want the first result", test.again, test.first, a)
+		case !test.same && !errors.Is(a.err, store.ErrIDReused):
+			t.Errorf("%s after %s: %+v, want ErrIDReused", test.again, test.first, a)
+		}
+	}
+	if got := string(history(t, db, "r").Events[0].Data); got != `{"a": 1}` {
+		t.Errorf("stored %s, want it as sent", got)
+	}
+}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -278,8 +277,7 @@ func (db *DB) Epoch() string { return db.epoch }
 func (db *DB) Publish(p Publish, done func(Result, error)) {
 	op := &publish{Publish: p}
 	if p.ID != "" {
-		sum := sha256.Sum256(p.Publication.Data)
-		op.hash = sum[:]
+		op.hash = contentHash(p.Publication.Data)
 	}
 	db.submit(op, len(p.Room)+len(p.Caller)+len(p.ID)+p.Publication.bytes(), done)
 }
