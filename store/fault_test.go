@@ -336,3 +336,39 @@ func TestConstraintFailure(t *testing.T) {
 	acknowledged[`"3"`] = again
 	verify(t, db, &l, []string{"a", "b"}, acknowledged, nil)
 }
+
+// When the disk fails during COMMIT and until Close gives up, nobody can know
+// what is stored: no promise is made.
+func TestCloseGivesUpOnUnknownOutcome(t *testing.T) {
+	for _, stage := range []string{"commit", "committed"} {
+		o := options(t)
+		var broken atomic.Bool
+		failing := make(chan struct{})
+		var once sync.Once
+		o.SetFault(func(s string) error {
+			switch {
+			case s == stage:
+				broken.Store(true)
+				return errInjected
+			case s == "connect" && broken.Load():
+				once.Do(func() { close(failing) })
+				return errInjected
+			}
+			return nil
+		})
+		db, err := store.Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := ask(db, message("a", `1`))
+		<-failing
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := db.Close(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("close: %v", err)
+		}
+		if a := wait(t, c); !errors.Is(a.err, store.ErrUnknownOutcome) || errors.Is(a.err, store.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnknownOutcome and not ErrUnavailable", stage, a.err)
+		}
+	}
+}

@@ -25,10 +25,12 @@ var (
 	// ErrClosed: the database is closed or closing; nothing was applied.
 	ErrClosed = errors.New("store: closed")
 	// ErrUnavailable wraps what kept the database from writing or reading (disk
-	// full, I/O). A write that gets it is not stored. The one exception: the disk
-	// failed during COMMIT and again until Close gave up, or until the process was
-	// killed. A repeat with an idempotency id is safe even then.
+	// full, I/O). A write that gets it is not stored.
 	ErrUnavailable = errors.New("store: unavailable")
+	// ErrUnknownOutcome: the disk failed during COMMIT and again until Close gave up,
+	// so the write may be stored or not. It is no ErrUnavailable. A repeat with the
+	// same idempotency id is safe.
+	ErrUnknownOutcome = errors.New("store: outcome unknown")
 )
 
 // Options is what [Open] needs to know. Zero values get the defaults of DESIGN.md.

@@ -170,14 +170,22 @@ func (w *writer) run(entries []entry) int {
 	for i := range n {
 		alone := entries[i : i+1]
 		if w.aborted() { // what became of the batch may be unknown: do not store it twice
-			refuse(alone, fmt.Errorf("%w: %w", ErrUnavailable, err))
+			refuse(alone, failure(err))
 			continue
 		}
 		if _, err := w.attempt(alone); err != nil {
-			refuse(alone, fmt.Errorf("%w: %w", ErrUnavailable, err))
+			refuse(alone, failure(err))
 		}
 	}
 	return n
+}
+
+// failure is what a caller is told of an attempt that ended with err.
+func failure(err error) error {
+	if errors.Is(err, ErrUnknownOutcome) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // aborted reports whether Close has given up waiting.
@@ -191,7 +199,8 @@ func (w *writer) aborted() bool {
 }
 
 // attempt applies the first n of entries in one transaction and answers them; an
-// error means that nothing is stored and nobody answered.
+// error means that nobody is answered and, unless it is ErrUnknownOutcome, that
+// nothing is stored.
 func (w *writer) attempt(entries []entry) (n int, err error) {
 	start := time.Now()
 	w.health.begin(start)
@@ -277,7 +286,8 @@ func (w *writer) apply(b *batch, i int) error {
 
 // settle decides what became of b when COMMIT failed, and returns nil when it is
 // stored nevertheless. As long as the file cannot be read the question is open:
-// then it waits, because an answer would be a guess, until Close gives up too.
+// then it waits, because an answer would be a guess, until Close gives up too:
+// ErrUnknownOutcome.
 func (w *writer) settle(b *batch, cause error) error {
 	if len(b.dirty) == 0 {
 		return cause // nothing that matters to anyone was written
@@ -297,7 +307,7 @@ func (w *writer) settle(b *batch, cause error) error {
 		case <-retry.C:
 		case <-w.abort:
 			retry.Stop()
-			return errors.Join(cause, err)
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, errors.Join(cause, err))
 		}
 	}
 }
