@@ -63,7 +63,7 @@ var statements = [...]struct{ stage, query string }{
 	replaceID: {"replace id",
 		"REPLACE INTO idempotency (room_id, caller, id, hash, offset, epoch, time, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"},
 	expireIDs: {"expire ids",
-		"DELETE FROM idempotency WHERE rowid IN (SELECT rowid FROM idempotency WHERE time <= ? ORDER BY time LIMIT ?)"},
+		"DELETE FROM idempotency WHERE (room_id, caller, id) IN (SELECT room_id, caller, id FROM idempotency WHERE time <= ? ORDER BY time LIMIT ?)"},
 	findResource: {"resource",
 		"SELECT version, value FROM resources WHERE room_id = ? AND key = ?"},
 	putResource: {"put resource",
