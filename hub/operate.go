@@ -95,17 +95,29 @@ func (db *database) permitSteps(w *caller, room string, steps []store.Step) *pro
 }
 
 // operated is what w is told of an operation. The result of an earlier one needs
-// the permission of now: an id is no way around a grant that was lost.
+// the permission of now: an id is no way around a grant that was lost. Nor is an
+// operation a way to read: who may not read the room's resources gets keys and
+// versions without values.
 func (db *database) operated(w *caller, o *store.Operation, r *store.OperationResult, err error) (*operationReply, *problem) {
 	if err != nil {
-		return nil, db.server.storeProblem(err)
+		p := db.server.storeProblem(err)
+		if p.Current != nil && !db.mayRead(w, o.Room) {
+			p.Current.Value = nil
+		}
+		return nil, p
 	}
 	if !r.Replayed {
 		db.operations.Add(1)
 	} else if e := db.permitSteps(w, o.Room, o.Steps); e != nil {
 		return nil, protocolProblem(e)
 	}
-	return newOperationReply(o.ID, r), nil
+	reply := newOperationReply(o.ID, r)
+	if !db.mayRead(w, o.Room) {
+		for i := range reply.Resources {
+			reply.Resources[i].Value = nil
+		}
+	}
+	return reply, nil
 }
 
 // findOperation returns what an id of w stands for, with replayed set; it blocks.

@@ -144,8 +144,8 @@ func (s *Server) storeProblem(err error) *problem {
 	return newProblem("internal", "")
 }
 
-// stepProblem is the problem that the refusal of a step is. It shows the resource as
-// it stands: who may change it would see it anyway.
+// stepProblem is the problem that the refusal of a step is, with the resource as it
+// stands.
 func stepProblem(e *store.StepError) *problem {
 	code := "internal"
 	switch e.Reason {

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -108,6 +109,41 @@ func TestRestNarrowedGrant(t *testing.T) {
 	r := s.call(t, "GET", rooms+"closed:a/snapshot", "", keyLine).object()
 	if got := r["offset"]; got != 2.0 {
 		t.Errorf("position %v afterwards, want 2: one operation was allowed", got)
+	}
+}
+
+// Who may operate on a room that it may not read gets keys and versions, never
+// values: from a result, its replay and a refusal.
+func TestRestOperatingIsNotReading(t *testing.T) {
+	s := restServer(t)
+	const room = rooms + "closed:a/operations"
+	s.call(t, "POST", room, `{"id":"fill","steps":[{"op":"create","key":"stock","value":{"amount":5,"cost":"secret"}}]}`, keyLine).want(t, "fill", 200, "")
+	for _, reads := range []bool{false, true} {
+		allow := auth.Operate
+		if reads {
+			allow |= auth.Subscribe
+		}
+		line := bearerOf(t, "ann", func(c *auth.Claims) { c.Grants = auth.Grants{{Rooms: []string{"closed:a"}, Allow: allow}} })
+		id := fmt.Sprint("reads ", reads)
+		for _, x := range []struct {
+			steps  string
+			status int
+		}{
+			{`{"op":"add","key":"stock","path":"/amount","by":1}`, 200},
+			{`{"op":"add","key":"stock","path":"/amount","by":1}`, 200}, // replayed
+			{`{"op":"create","key":"stock","value":1}`, 409},
+			{`{"op":"add","key":"stock","path":"/amount","by":-100,"min":0}`, 422},
+			{`{"op":"set","key":"stock","value":1,"if_version":9}`, 409},
+		} {
+			given := id
+			if x.status != 200 {
+				given = "another"
+			}
+			a := s.call(t, "POST", room, `{"id":"`+given+`","steps":[`+x.steps+`]}`, line)
+			if a.status != x.status || !strings.Contains(string(a.body), `"key":"stock"`) || strings.Contains(string(a.body), "secret") != reads {
+				t.Errorf("%s, who may read: %v: got %s", x.steps, reads, a)
+			}
+		}
 	}
 }
 
