@@ -200,15 +200,15 @@ func userName(n int) string { return "user-" + strconv.Itoa(n) }
 // tokenLife is longer than any run: clients do not refresh tokens.
 const tokenLife = 30 * 24 * time.Hour
 
-// token mints the token of a connection: good for its room, and for operations in
-// the room also, unless that is empty.
+// token mints the token of a connection: good for its room, and to operate on and
+// read the room also, unless that is empty.
 func (r *runner) token(secret string, user string, room *room, also string) (string, error) {
 	grants := auth.Grants{{Rooms: []string{room.name}, Allow: auth.Subscribe | auth.Publish}}
 	if room.ledger != nil {
 		grants[0].Allow |= auth.Operate
 	}
 	if also != "" {
-		grants = append(grants, auth.Grant{Rooms: []string{also}, Allow: auth.Operate})
+		grants = append(grants, auth.Grant{Rooms: []string{also}, Allow: auth.Operate | auth.Subscribe})
 	}
 	return auth.Mint([]byte(secret), auth.Claims{
 		User: user, ExpiresAt: time.Now().Add(tokenLife).Unix(), Databases: []string{room.db}, Grants: grants,
