@@ -111,13 +111,18 @@ func (db *database) operated(w *caller, o *store.Operation, r *store.OperationRe
 	} else if e := db.permitSteps(w, o.Room, o.Steps); e != nil {
 		return nil, protocolProblem(e)
 	}
-	reply := newOperationReply(o.ID, r)
-	if !db.mayRead(w, o.Room) {
+	return db.operationReply(w, o.Room, o.ID, r), nil
+}
+
+// operationReply is the result of an operation as w may see it.
+func (db *database) operationReply(w *caller, room, id string, r *store.OperationResult) *operationReply {
+	reply := newOperationReply(id, r)
+	if !db.mayRead(w, room) {
 		for i := range reply.Resources {
 			reply.Resources[i].Value = nil
 		}
 	}
-	return reply, nil
+	return reply
 }
 
 // findOperation returns what an id of w stands for, with replayed set; it blocks.
@@ -143,7 +148,7 @@ func (db *database) findOperation(w *caller, room, id string) (*operationReply, 
 		return nil, protocolProblem(db.permitRead(w, room))
 	}
 	r.Replayed = true
-	return newOperationReply(id, &r), nil
+	return db.operationReply(w, room, id, &r), nil
 }
 
 // mayFind says whether w may see the result of an operation of its own.

@@ -3,6 +3,7 @@ package hub
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,10 @@ func TestRestOperatingIsNotReading(t *testing.T) {
 			if a.status != x.status || !strings.Contains(string(a.body), `"key":"stock"`) || strings.Contains(string(a.body), "secret") != reads {
 				t.Errorf("%s, who may read: %v: got %s", x.steps, reads, a)
 			}
+		}
+		a := s.call(t, "GET", room+"/"+url.PathEscape(id), "", line)
+		if a.status != 200 || !strings.Contains(string(a.body), `"key":"stock"`) || strings.Contains(string(a.body), "secret") != reads {
+			t.Errorf("its operation, who may read: %v: got %s", reads, a)
 		}
 	}
 }
