@@ -100,6 +100,7 @@ func (s *Server) contained(mux *http.ServeMux, p *problem, w http.ResponseWriter
 	case !canonical(r.URL.EscapedPath()):
 		writeProblem(ow, newProblem("not_found", "a path has no empty, . or .. segments: write / inside a name as %2F"))
 	default:
+		ow.byMux = true
 		mux.ServeHTTP(ow, r)
 	}
 	return
@@ -136,12 +137,13 @@ type observedWriter struct {
 	request *http.Request
 	status  int
 	wrote   bool
+	byMux   bool // a response without a route is the mux's own
 	muted   bool // the body is another's
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *observedWriter) WriteHeader(status int) {
-	if w.request.Pattern == "" && !w.wrote {
+	if w.byMux && w.request.Pattern == "" && !w.wrote {
 		w.wrote = true
 		switch status {
 		case http.StatusNotFound:

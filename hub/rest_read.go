@@ -18,8 +18,9 @@ const (
 	maxRestPage = 1000
 	// restPageBytes bounds what the publications of a page carry.
 	restPageBytes = 1 << 20
-	// maxSnapshot bounds a snapshot over HTTP, in bytes of its JSON.
-	maxSnapshot = 16 << 20
+	// maxSnapshot bounds a snapshot over HTTP, in bytes of its JSON, which are held
+	// until its reader has taken them.
+	maxSnapshot = 4 << 20
 )
 
 // historyPage is a page of a room's history.
@@ -142,7 +143,7 @@ type restMembers struct {
 
 func restPresence(c *call) *problem {
 	ns, e := c.db.namespace(c.room)
-	if e == nil && ns.Presence {
+	if e == nil {
 		e = c.db.permit(&c.caller, c.room, ns.PresenceInfo, auth.Presence, "presence_info")
 	}
 	if e != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hub/auth"
 )
 
 // Case G47: names are decoded once and are names, whatever they look like.
@@ -74,8 +76,21 @@ func TestRestNames(t *testing.T) {
 		s.call(t, "GET", path, "", ann).want(t, path, 404, "unknown_database")
 	}
 	for _, path := range []string{"/v1//rooms/open:a/history", "/v1/default/rooms//history", "/v1/default/rooms/../rooms/open:a/history"} {
-		s.call(t, "GET", path, "", ann).want(t, path, 404, "not_found")
+		if a := s.call(t, "GET", path, "", ann).want(t, path, 404, "not_found"); !strings.Contains(string(a.body), "write / inside a name as %2F") {
+			t.Errorf("%s: got %s, want it to say how", path, a)
+		}
 	}
+}
+
+// Who may not ask who is there does not learn either whether the room tells it.
+func TestRestPresencePermission(t *testing.T) {
+	o := restOptions(t)
+	o.Namespaces["silent"] = DefaultNamespace()
+	s := startServer(t, o, nil)
+	const path = rooms + "silent:a/presence"
+	s.call(t, "GET", path, "", bearerOf(t, "ann")).want(t, "without a grant", 403, "permission_denied")
+	granted := bearerOf(t, "ann", func(c *auth.Claims) { c.Grants = auth.Grants{{Rooms: []string{"silent:a"}, Allow: auth.Presence}} })
+	s.call(t, "GET", path, "", granted).want(t, "with a grant", 409, "not_available")
 }
 
 // What is misspelt, missing, too large or of another type is refused by name.
