@@ -17,8 +17,8 @@ import (
 // pictures, nothing inline and nothing from elsewhere. connect lists further sources
 // to which a page may open connections, separated by spaces.
 func Policy(connect string) string {
-	return strings.TrimSpace("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "+
-		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self' "+connect)
+	return strings.TrimSpace("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self' " + connect)
 }
 
 // file is an embedded file as it is served.
