@@ -44,9 +44,9 @@ func (l *loop) commandsOf(c *conn, payload []byte, owned bool) {
 }
 
 // mayBegin keeps the commands of a connection in order: each waits for those
-// before it, except that durable publications may follow each other into the
-// write queue, which keeps their order. (Only a refusal may then be told before
-// the acknowledgements of what precedes it.)
+// before it, except that durable publications and operations may follow each other
+// into the write queue, which keeps the order within each room. (Acknowledgements
+// of different rooms, and refusals, may then overtake each other.)
 func (l *loop) mayBegin(c *conn, cmd *protocol.Command) bool {
 	switch {
 	case isPong(cmd):

@@ -4,8 +4,8 @@
 // # The life of a publication
 //
 //  1. [DB.Publish] puts it on the queue, bounded in entries, bytes and waiting
-//     time, or refuses it (queue.go).
-//  2. The writer, the one goroutine that writes, takes everything waiting into
+//     time, or refuses it. In the queue rooms take turns (queue.go).
+//  2. The writer, the one goroutine that writes, takes what waits, up to 128, into
 //     one transaction, a savepoint for each operation (writer.go,
 //     operation.go).
 //  3. The room's counter gives it the next offset (rooms.go).

@@ -81,6 +81,8 @@ type operate struct {
 	known   []byte // what an earlier operation with the id changed
 }
 
+func (o *operate) in() string { return o.Room }
+
 func (o *operate) apply(w *writer, b *batch) (Result, error) {
 	o.changes, o.known = nil, nil
 	r, err := w.room(o.Room)

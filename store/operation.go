@@ -14,6 +14,8 @@ import (
 // anything of the transaction, and changes the room's counters and the batch
 // last, when nothing can fail any more.
 type operation interface {
+	// in is the room that it is about, within which operations keep their order.
+	in() string
 	apply(w *writer, b *batch) (Result, error)
 }
 
@@ -81,6 +83,8 @@ type publish struct {
 	hash []byte // of the data, when there is an ID
 }
 
+func (p *publish) in() string { return p.Room }
+
 func (p *publish) apply(w *writer, b *batch) (Result, error) {
 	r, err := w.room(p.Room)
 	if err != nil {
@@ -142,6 +146,8 @@ func blob(b []byte) any {
 // removal begins a new incarnation of a room.
 type removal struct{ room string }
 
+func (o *removal) in() string { return o.room }
+
 func (o *removal) apply(w *writer, b *batch) (Result, error) {
 	r, err := w.existing(o.room)
 	if err != nil {
@@ -161,6 +167,8 @@ func (o *removal) apply(w *writer, b *batch) (Result, error) {
 
 // probe writes as little as possible.
 type probe struct{}
+
+func (probe) in() string { return "" }
 
 func (probe) apply(w *writer, _ *batch) (Result, error) {
 	return Result{}, w.exec(touch, w.now)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -16,8 +17,34 @@ type entry struct {
 	since time.Duration // on the clock of the queue
 }
 
-// queue holds the operations that wait, oldest first. An entry that waits longer
-// than timeout leaves it with ErrWriteTimeout, even while the writer is stuck.
+// line holds what waits for one room, oldest first: a room's operations keep their
+// order, and no others need one.
+type line struct {
+	room    string
+	entries []entry // entries[head:] wait
+	head    int
+}
+
+// pop removes the oldest entry.
+func (l *line) pop() entry {
+	e := l.entries[l.head]
+	l.entries[l.head] = entry{}
+	l.head++
+	switch {
+	case l.head == len(l.entries):
+		l.entries, l.head = l.entries[:0], 0
+	case l.head >= 1024 && l.head > len(l.entries)/2:
+		n := copy(l.entries, l.entries[l.head:])
+		clear(l.entries[n:])
+		l.entries, l.head = l.entries[:n], 0
+	}
+	return e
+}
+
+// queue holds the operations that wait. Rooms take turns, one operation each, so
+// that a flood in one room delays the others by little more than the batch under
+// way. An entry that waits longer than timeout leaves with ErrWriteTimeout, even
+// while the writer is stuck.
 type queue struct {
 	// fixed after new
 	maxEntries int
@@ -27,18 +54,27 @@ type queue struct {
 	wake       chan struct{} // has a token when there may be work or the queue closed
 
 	mu      sync.Mutex
-	entries []entry // entries[head:] wait
-	head    int
+	lines   map[string]*line // by room; those that hold something
+	turns   []*line          // the same; turns[next:] in the order of their turns
+	next    int
+	spare   []*line // empty ones, for reuse
+	entries int
 	bytes   int
 	closed  bool
 	armed   bool        // timer is running
 	timer   *time.Timer // fires when the oldest entry may be overdue
 }
 
+// spareLines and spareEntries bound what an empty queue keeps for reuse.
+const (
+	spareLines   = 128
+	spareEntries = 128
+)
+
 func newQueue(entries, bytes int, timeout time.Duration) *queue {
 	q := &queue{
 		maxEntries: entries, maxBytes: bytes, timeout: timeout,
-		start: time.Now(), wake: make(chan struct{}, 1),
+		start: time.Now(), wake: make(chan struct{}, 1), lines: make(map[string]*line),
 	}
 	q.timer = time.AfterFunc(timeout, q.expire)
 	q.timer.Stop()
@@ -52,11 +88,13 @@ func (q *queue) push(op operation, bytes int, done func(Result, error)) error {
 	case q.closed:
 		q.mu.Unlock()
 		return ErrClosed
-	case len(q.entries)-q.head >= q.maxEntries, q.bytes+bytes > q.maxBytes:
+	case q.entries >= q.maxEntries, q.bytes+bytes > q.maxBytes:
 		q.mu.Unlock()
 		return ErrQueueFull
 	}
-	q.entries = append(q.entries, entry{op: op, done: done, bytes: bytes, since: now})
+	l := q.lineLocked(op.in())
+	l.entries = append(l.entries, entry{op: op, done: done, bytes: bytes, since: now})
+	q.entries++
 	q.bytes += bytes
 	if !q.armed {
 		q.armed = true
@@ -67,6 +105,31 @@ func (q *queue) push(op operation, bytes int, done func(Result, error)) error {
 	return nil
 }
 
+// lineLocked returns the line of a room; a new one has the last turn.
+func (q *queue) lineLocked(room string) *line {
+	l := q.lines[room]
+	if l != nil {
+		return l
+	}
+	if n := len(q.spare); n > 0 {
+		l, q.spare = q.spare[n-1], q.spare[:n-1]
+	} else {
+		l = new(line)
+	}
+	l.room = room
+	q.lines[room] = l
+	q.turns = append(q.turns, l)
+	return l
+}
+
+// emptyLocked ends a line that holds nothing. It is in turns no more.
+func (q *queue) emptyLocked(l *line) {
+	delete(q.lines, l.room)
+	if l.room = ""; cap(l.entries) <= spareEntries && len(q.spare) < spareLines {
+		q.spare = append(q.spare, l)
+	}
+}
+
 func (q *queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
@@ -74,73 +137,109 @@ func (q *queue) signal() {
 	}
 }
 
-// take moves what waits into dst, up to entries and bytes but at least one.
-// open is false when there will never be more.
+// take moves what waits into dst, room by room in turn, up to entries and bytes but
+// at least one. open is false when there will never be more.
 func (q *queue) take(dst []entry, entries, bytes int) (batch []entry, open bool) {
-	q.mu.Lock()
-	overdue := q.overdueLocked()
+	var overdue []entry
+	now := time.Since(q.start)
 	size := 0
-	for q.head < len(q.entries) && len(dst) < entries {
-		e := q.entries[q.head]
-		if len(dst) > 0 && size+e.bytes > bytes {
+	q.mu.Lock()
+	for q.entries > 0 && len(dst) < entries {
+		l := q.turns[q.next]
+		late := now-l.entries[l.head].since >= q.timeout
+		if !late && len(dst) > 0 && size+l.entries[l.head].bytes > bytes {
 			break
+		}
+		e := q.popLocked(l)
+		if late {
+			overdue = append(overdue, e)
+			continue
 		}
 		size += e.bytes
 		dst = append(dst, e)
-		q.dropLocked()
 	}
-	open = !q.closed || q.head < len(q.entries)
+	open = !q.closed || q.entries > 0
 	q.mu.Unlock()
 	refuse(overdue, ErrWriteTimeout)
 	return dst, open
 }
 
-// dropLocked removes the oldest entry.
-func (q *queue) dropLocked() {
-	q.bytes -= q.entries[q.head].bytes
-	q.entries[q.head] = entry{}
-	q.head++
-	switch {
-	case q.head == len(q.entries):
-		q.entries, q.head = q.entries[:0], 0
-	case q.head >= 1024 && q.head > len(q.entries)/2:
-		n := copy(q.entries, q.entries[q.head:])
-		clear(q.entries[n:])
-		q.entries, q.head = q.entries[:n], 0
+// popLocked removes the oldest entry of the line whose turn it is, and gives the turn
+// to the next.
+func (q *queue) popLocked(l *line) entry {
+	e := l.pop()
+	q.entries--
+	q.bytes -= e.bytes
+	q.turns[q.next] = nil
+	q.next++
+	if q.next == len(q.turns) {
+		q.turns, q.next = q.turns[:0], 0
+	} else if q.next >= 1024 && q.next > len(q.turns)/2 {
+		n := copy(q.turns, q.turns[q.next:])
+		clear(q.turns[n:])
+		q.turns, q.next = q.turns[:n], 0
 	}
+	if len(l.entries) > 0 {
+		q.turns = append(q.turns, l)
+	} else {
+		q.emptyLocked(l)
+	}
+	return e
 }
 
-// overdueLocked removes the entries that waited too long and returns them.
-func (q *queue) overdueLocked() []entry {
-	var overdue []entry
-	now := time.Since(q.start)
-	for q.head < len(q.entries) && now-q.entries[q.head].since >= q.timeout {
-		overdue = append(overdue, q.entries[q.head])
-		q.dropLocked()
-	}
-	return overdue
-}
-
-// expire runs when the oldest entry may be overdue.
+// expire runs when the oldest entry may be overdue. While the writer is stuck it
+// looks at each line, so it does that 256 times within timeout at most.
 func (q *queue) expire() {
+	now := time.Since(q.start)
 	q.mu.Lock()
-	overdue := q.overdueLocked()
-	q.armed = q.head < len(q.entries)
-	if q.armed {
-		q.timer.Reset(q.entries[q.head].since + q.timeout - time.Since(q.start))
+	overdue := q.overdueLocked(now)
+	if q.armed = q.entries > 0; q.armed {
+		q.timer.Reset(max(q.oldestLocked()+q.timeout-now, q.timeout/256))
 	}
 	q.mu.Unlock()
 	refuse(overdue, ErrWriteTimeout)
 }
 
+// overdueLocked removes the entries that waited too long and returns them.
+func (q *queue) overdueLocked(now time.Duration) []entry {
+	var overdue []entry
+	left := q.turns[:0]
+	for _, l := range q.turns[q.next:] {
+		for len(l.entries) > 0 && now-l.entries[l.head].since >= q.timeout {
+			e := l.pop()
+			q.entries--
+			q.bytes -= e.bytes
+			overdue = append(overdue, e)
+		}
+		if len(l.entries) > 0 {
+			left = append(left, l)
+		} else {
+			q.emptyLocked(l)
+		}
+	}
+	clear(q.turns[len(left):])
+	q.turns, q.next = left, 0
+	return overdue
+}
+
+// oldestLocked returns the time of the entry that has waited longest; there is one.
+func (q *queue) oldestLocked() time.Duration {
+	oldest := time.Duration(math.MaxInt64)
+	for _, l := range q.lines {
+		oldest = min(oldest, l.entries[l.head].since)
+	}
+	return oldest
+}
+
 // waiting returns what waits, and how long the oldest of it has.
 func (q *queue) waiting() (entries, bytes int, oldest time.Duration) {
+	now := time.Since(q.start)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if entries = len(q.entries) - q.head; entries > 0 {
-		oldest = time.Since(q.start) - q.entries[q.head].since
+	if q.entries > 0 {
+		oldest = max(0, now-q.oldestLocked())
 	}
-	return entries, q.bytes, oldest
+	return q.entries, q.bytes, oldest
 }
 
 // close refuses further entries; those that wait are still served.
@@ -154,8 +253,12 @@ func (q *queue) close() {
 // fail answers everything that waits with err.
 func (q *queue) fail(err error) {
 	q.mu.Lock()
-	waiting := append([]entry(nil), q.entries[q.head:]...)
-	q.entries, q.head, q.bytes = nil, 0, 0
+	var waiting []entry
+	for _, l := range q.turns[q.next:] {
+		waiting = append(waiting, l.entries[l.head:]...)
+	}
+	q.turns, q.next, q.entries, q.bytes = nil, 0, 0, 0
+	clear(q.lines)
 	q.timer.Stop()
 	q.mu.Unlock()
 	refuse(waiting, err)

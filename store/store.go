@@ -275,7 +275,7 @@ func (db *DB) Epoch() string { return db.epoch }
 // Publish queues p and never blocks. done is called exactly once: by the writer
 // after COMMIT (or after it gave up), by the queue when the waiting was too long,
 // or before Publish returns when p is refused. It must not block. Publications
-// of one goroutine keep their order.
+// of one goroutine in one room keep their order; rooms take turns.
 func (db *DB) Publish(p Publish, done func(Result, error)) {
 	op := &publish{Publish: p}
 	if p.ID != "" {

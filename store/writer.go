@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	batchEntries = 512     // operations of one transaction, at most
+	batchEntries = 128     // operations of one transaction, at most
 	batchBytes   = 4 << 20 // bytes that a transaction takes, and that it produces; one operation may have more
 )
 
