@@ -134,8 +134,8 @@ func refused(e *protocol.Error) func() (any, *protocol.Error) {
 // apiBatch runs several methods in order and answers each.
 func apiBatch(db *database, body []byte) ([]map[string]any, *protocol.Error) {
 	var req struct {
-		Commands []map[string]json.RawMessage `json:"commands"`
-		Parallel bool                         `json:"parallel"` // commands keep their order all the same
+		Commands []json.RawMessage `json:"commands"`
+		Parallel bool              `json:"parallel"` // commands keep their order all the same
 	}
 	if err := decodeStrict(body, &req); err != nil {
 		return nil, badRequest(err.Error())
@@ -175,8 +175,9 @@ func apiBatch(db *database, body []byte) ([]map[string]any, *protocol.Error) {
 	return replies, nil
 }
 
-func batchCommand(command map[string]json.RawMessage) (method string, body []byte, e *protocol.Error) {
-	if len(command) != 1 {
+func batchCommand(raw json.RawMessage) (method string, body []byte, e *protocol.Error) {
+	var command map[string]json.RawMessage
+	if decodeStrict(raw, &command) != nil || len(command) != 1 {
 		return "", nil, badRequest("a command of a batch is an object with one method")
 	}
 	for method, body := range command {

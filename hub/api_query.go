@@ -144,7 +144,7 @@ func (db *database) apiHistory(req *apiHistoryRequest) (page store.Page, e *prot
 		return page, e
 	}
 	q.MaxBytes = apiHistoryBytes
-	return db.history(req.Channel, q)
+	return db.history(db.server.context, req.Channel, q)
 }
 
 // apiChannels lists the rooms that somebody is subscribed to. The pattern, where

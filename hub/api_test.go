@@ -208,10 +208,12 @@ func TestAPIBatch(t *testing.T) {
 		{"history":{"channel":"open:a","limit":-1}},
 		{"nothing":{}},
 		{"publish":{"channel":"nowhere:a","data":1}},
-		{"publish":{},"history":{}}]}`)
+		{"publish":{},"history":{}},
+		5, null, [], {"publish":[]},
+		{"history":{"channel":"open:a"}}]}`)
 	replies := answer["replies"].([]any)
 	at := func(i int) map[string]any { return replies[i].(map[string]any) }
-	for i, want := range []int{0, 0, 0, 0, 0, 0, 104, 102, 107} {
+	for i, want := range []int{0, 0, 0, 0, 0, 0, 104, 102, 107, 107, 107, 107, 107, 0} {
 		if got := apiCode(at(i)); got != want {
 			t.Errorf("reply %d: %v, want error %d", i, at(i), want)
 		}

@@ -11,6 +11,7 @@ import "github.com/centrifugal/protocol"
 // Errors in replies to commands.
 var (
 	errInternal         = &protocol.Error{Code: 100, Message: "internal server error", Temporary: true}
+	errUnknownOutcome   = &protocol.Error{Code: 100, Message: "outcome unknown"} // not temporary: a repeat without an id may double
 	errUnauthorized     = &protocol.Error{Code: 101, Message: "unauthorized"}
 	errUnknownChannel   = &protocol.Error{Code: 102, Message: "unknown channel"}
 	errPermissionDenied = &protocol.Error{Code: 103, Message: "permission denied"}

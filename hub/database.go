@@ -232,7 +232,7 @@ func (r *room) load() {
 	err := errPanicked
 	defer func() { r.loaded(p, err) }()
 	if p, err = r.db.store.Position(r.db.server.context, r.name); err != nil {
-		r.db.readFailed("position", err)
+		r.db.readFailed(r.db.server.context, "position", err)
 	}
 }
 
@@ -282,7 +282,7 @@ func (r *room) readPage(cursor uint64) {
 	sizes := &r.db.server.sizes
 	page, err = r.db.store.Page(r.db.server.context, r.name, cursor, sizes.pageEvents, sizes.pageBytes)
 	if err != nil {
-		r.db.readFailed("page", err)
+		r.db.readFailed(r.db.server.context, "page", err)
 		return
 	}
 	r.db.server.metrics.pages.Inc()
@@ -352,8 +352,10 @@ func (r *room) pageRead(page store.Page, pages [wire.Encodings]*segment, err err
 	}
 }
 
-func (db *database) readFailed(what string, err error) {
-	if db.server.context.Err() == nil {
+// readFailed logs a read that failed for another reason than that nobody waits for it
+// any more.
+func (db *database) readFailed(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
 		db.server.log.Error("read failed", slog.String("database", db.name), slog.String("what", what), slog.Any("error", err))
 	}
 }

@@ -214,9 +214,15 @@ func writeRefusal(w http.ResponseWriter, e *wire.HandshakeError) {
 	maps.Copy(w.Header(), e.Header)
 	code := e.Code
 	if code == "" {
-		code = strings.ReplaceAll(strings.ToLower(http.StatusText(e.Status)), " ", "_")
+		code = codeOfStatus(e.Status)
 	}
 	writeProblem(w, &problem{Type: "about:blank", Title: http.StatusText(e.Status), Status: e.Status, Code: code, Detail: e.Reason})
+}
+
+// codeOfStatus is the code of what broke HTTP or the handshake, as package wire has it
+// too: Upgrade Required is upgrade_required.
+func codeOfStatus(status int) string {
+	return strings.ReplaceAll(strings.ToLower(http.StatusText(status)), " ", "_")
 }
 
 // retryAfter is a Retry-After value, in whole seconds and at least one.

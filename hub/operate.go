@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"errors"
 
 	"github.com/centrifugal/protocol"
@@ -128,7 +129,7 @@ func (db *database) operationReply(w *caller, room, id string, r *store.Operatio
 // findOperation returns what an id of w stands for, with replayed set; it blocks.
 // It shows a result to those who may read the room's resources and to those who may
 // still change every resource in it, or, if it was a publication, publish.
-func (db *database) findOperation(w *caller, room, id string) (*operationReply, *problem) {
+func (db *database) findOperation(ctx context.Context, w *caller, room, id string) (*operationReply, *problem) {
 	ns, e := db.namespace(room)
 	switch {
 	case e != nil:
@@ -138,12 +139,12 @@ func (db *database) findOperation(w *caller, room, id string) (*operationReply, 
 	case !ns.Durable:
 		return nil, newProblem("not_durable", "")
 	}
-	r, err := db.store.FindOperation(db.server.context, room, w.user, id)
+	r, err := db.store.FindOperation(ctx, room, w.user, id)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, newProblem("not_found", "no operation or publication of this caller has this id; it was not applied, or is forgotten")
 	case err != nil:
-		return nil, db.readProblem("operation", err)
+		return nil, db.readProblem(ctx, "operation", err)
 	case !db.mayFind(w, room, ns, r.Resources):
 		return nil, protocolProblem(db.permitRead(w, room))
 	}

@@ -61,6 +61,10 @@ func TestProblemCodes(t *testing.T) {
 			return true
 		})
 	}
+	// What breaks HTTP or the handshake is told by the text of its status.
+	for _, status := range []int{http.StatusUpgradeRequired, http.StatusHTTPVersionNotSupported, http.StatusRequestHeaderFieldsTooLarge} {
+		used[codeOfStatus(status)] = true
+	}
 	for code, kind := range problems {
 		switch {
 		case !used[code]:

@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"context"
+
 	"github.com/centrifugal/protocol"
 
 	"hub/auth"
@@ -22,7 +24,7 @@ func (l *loop) historyCommand(c *conn, id uint32, req *protocol.HistoryRequest) 
 		return
 	}
 	l.async(c, &c.db.queries, func() func() {
-		page, e := c.db.history(req.Channel, q)
+		page, e := c.db.history(l.server.context, req.Channel, q)
 		return func() {
 			if e != nil {
 				l.fail(c, id, e)
@@ -58,11 +60,11 @@ func newHistoryQuery(ns *Namespace, req *protocol.HistoryRequest) (q historyQuer
 }
 
 // history reads a page; it blocks.
-func (db *database) history(room string, q historyQuery) (store.Page, *protocol.Error) {
-	page, err := db.store.History(db.server.context, room, q.Query)
+func (db *database) history(ctx context.Context, room string, q historyQuery) (store.Page, *protocol.Error) {
+	page, err := db.store.History(ctx, room, q.Query)
 	switch {
 	case err != nil:
-		db.readFailed("history", err)
+		db.readFailed(ctx, "history", err)
 		return page, errInternal
 	case q.epoch != "" && q.epoch != page.Top.Epoch:
 		return page, errUnrecoverable

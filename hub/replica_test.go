@@ -57,7 +57,7 @@ func TestSnapshotThenSubscribe(t *testing.T) {
 		writers.Wait()
 		final := make(map[string]*resourcePage, rooms)
 		for _, room := range names {
-			page, p := db.snapshot(&caller{server: true}, room, 1<<20)
+			page, p := db.snapshot(t.Context(), &caller{server: true}, room, 1<<20)
 			if p != nil {
 				t.Fatalf("%s: %+v", room, p)
 			}

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,47 +82,47 @@ func (db *database) mayReadResources(w *caller, room string) *problem {
 }
 
 // getResource returns one resource of a room to w, which is no connection.
-func (db *database) getResource(w *caller, room, key string) (*resource, *problem) {
+func (db *database) getResource(ctx context.Context, w *caller, room, key string) (*resource, *problem) {
 	if p := db.mayReadResources(w, room); p != nil {
 		return nil, p
 	}
-	return db.readResource(room, key)
+	return db.readResource(ctx, room, key)
 }
 
 // listResources returns a page to w, which is no connection: at most
 // maxResourceReply bytes, one resource excepted.
-func (db *database) listResources(w *caller, room string, q resourceQuery) (*resourcePage, *problem) {
+func (db *database) listResources(ctx context.Context, w *caller, room string, q resourceQuery) (*resourcePage, *problem) {
 	if p := db.mayReadResources(w, room); p != nil {
 		return nil, p
 	}
-	return db.readResources(room, q)
+	return db.readResources(ctx, room, q)
 }
 
 // snapshot returns all resources of a room, with the position that they belong to,
 // to w, which is no connection; too_large when they take more than maxBytes.
-func (db *database) snapshot(w *caller, room string, maxBytes int) (*resourcePage, *problem) {
+func (db *database) snapshot(ctx context.Context, w *caller, room string, maxBytes int) (*resourcePage, *problem) {
 	if p := db.mayReadResources(w, room); p != nil {
 		return nil, p
 	}
-	return db.readSnapshot(room, maxBytes)
+	return db.readSnapshot(ctx, room, maxBytes)
 }
 
-func (db *database) readResource(room, key string) (*resource, *problem) {
+func (db *database) readResource(ctx context.Context, room, key string) (*resource, *problem) {
 	if err := checkKey(key); err != nil {
 		return nil, badBody("key %s", err)
 	}
-	found, err := db.store.Resource(db.server.context, room, key)
+	found, err := db.store.Resource(ctx, room, key)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, newProblem("not_found", "there is no such resource")
 	case err != nil:
-		return nil, db.readProblem("resource", err)
+		return nil, db.readProblem(ctx, "resource", err)
 	}
 	r := newResource(&found)
 	return &r, nil
 }
 
-func (db *database) readResources(room string, q resourceQuery) (*resourcePage, *problem) {
+func (db *database) readResources(ctx context.Context, room string, q resourceQuery) (*resourcePage, *problem) {
 	switch {
 	case q.limit < 0 || q.limit > maxResources:
 		return nil, badBody("limit must be 1 to %d", maxResources)
@@ -130,10 +131,10 @@ func (db *database) readResources(room string, q resourceQuery) (*resourcePage, 
 	case q.limit == 0:
 		q.limit = defaultResources
 	}
-	page, err := db.store.Resources(db.server.context, room, store.ResourceQuery{
+	page, err := db.store.Resources(ctx, room, store.ResourceQuery{
 		Prefix: q.prefix, After: q.after, Limit: q.limit, MaxBytes: maxResourceReply})
 	if err != nil {
-		return nil, db.readProblem("resources", err)
+		return nil, db.readProblem(ctx, "resources", err)
 	}
 	n := fitting(page.Resources, maxResourceReply)
 	if n == 0 {
@@ -146,10 +147,10 @@ func (db *database) readResources(room string, q resourceQuery) (*resourcePage, 
 	return res, nil
 }
 
-func (db *database) readSnapshot(room string, maxBytes int) (*resourcePage, *problem) {
-	page, err := db.store.Resources(db.server.context, room, store.ResourceQuery{MaxBytes: maxBytes})
+func (db *database) readSnapshot(ctx context.Context, room string, maxBytes int) (*resourcePage, *problem) {
+	page, err := db.store.Resources(ctx, room, store.ResourceQuery{MaxBytes: maxBytes})
 	if err != nil {
-		return nil, db.readProblem("snapshot", err)
+		return nil, db.readProblem(ctx, "snapshot", err)
 	}
 	if page.More || fitting(page.Resources, maxBytes) < len(page.Resources) {
 		return nil, newProblem("too_large", fmt.Sprintf("the room's resources take more than %d bytes here: "+
@@ -192,8 +193,8 @@ func escaped(key string) int {
 }
 
 // readProblem is the problem that a failed read is. It has been logged.
-func (db *database) readProblem(what string, err error) *problem {
-	db.readFailed(what, err)
+func (db *database) readProblem(ctx context.Context, what string, err error) *problem {
+	db.readFailed(ctx, what, err)
 	return newProblem("unavailable", "the database cannot read")
 }
 
@@ -205,7 +206,9 @@ func (l *loop) rpcGet(c *conn, id uint32, data []byte) {
 	if !l.decodeRPC(c, id, data, &req) {
 		return
 	}
-	readRPC(l, c, id, req.Room, func() (*resource, *problem) { return c.db.readResource(req.Room, req.Key) })
+	readRPC(l, c, id, req.Room, func() (*resource, *problem) {
+		return c.db.readResource(l.server.context, req.Room, req.Key)
+	})
 }
 
 func (l *loop) rpcList(c *conn, id uint32, data []byte) {
@@ -219,7 +222,9 @@ func (l *loop) rpcList(c *conn, id uint32, data []byte) {
 		return
 	}
 	q := resourceQuery{prefix: req.Prefix, after: req.After, limit: req.Limit}
-	readRPC(l, c, id, req.Room, func() (*resourcePage, *problem) { return c.db.readResources(req.Room, q) })
+	readRPC(l, c, id, req.Room, func() (*resourcePage, *problem) {
+		return c.db.readResources(l.server.context, req.Room, q)
+	})
 }
 
 func (l *loop) rpcSnapshot(c *conn, id uint32, data []byte) {
@@ -229,7 +234,9 @@ func (l *loop) rpcSnapshot(c *conn, id uint32, data []byte) {
 	if !l.decodeRPC(c, id, data, &req) {
 		return
 	}
-	readRPC(l, c, id, req.Room, func() (*resourcePage, *problem) { return c.db.readSnapshot(req.Room, maxResourceReply) })
+	readRPC(l, c, id, req.Room, func() (*resourcePage, *problem) {
+		return c.db.readSnapshot(l.server.context, req.Room, maxResourceReply)
+	})
 }
 
 // readRPC answers an rpc with what read says, on a worker, if c may read the room.

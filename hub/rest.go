@@ -267,8 +267,28 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *pro
 	return body, nil
 }
 
-// answer writes the result of a call.
+// answer writes the result of a call. A large one is held until its reader has taken
+// it, which may take as long as the server's write timeout.
 func (c *call) answer(result any) *problem {
-	writeJSON(c.w, http.StatusOK, result)
+	body, err := encodeJSON(result)
+	if err != nil { // something stored is no JSON any more
+		return newProblem("internal", "the result cannot be encoded")
+	}
+	if len(body) > smallReply {
+		held := &c.db.server.replies
+		if held.Add(int64(len(body))) > maxReplies {
+			held.Add(-int64(len(body)))
+			return newProblem("overloaded", "too many large replies are on their way to readers that are slow")
+		}
+		defer held.Add(-int64(len(body)))
+	}
+	writeBody(c.w, http.StatusOK, jsonType, body)
 	return nil
 }
+
+const (
+	// smallReply is what a reply may take, in bytes, without being counted.
+	smallReply = 64 << 10
+	// maxReplies bounds the larger ones that are on their way, in bytes together.
+	maxReplies = 64 << 20
+)

@@ -72,7 +72,7 @@ func restHistory(c *call) *problem {
 	// An epoch alone is no place to begin at.
 	q.HasSince = c.query.Has("after")
 	q.MaxBytes = restPageBytes
-	page, e := c.db.history(c.room, q)
+	page, e := c.db.history(c.r.Context(), c.room, q)
 	if e != nil {
 		return protocolProblem(e)
 	}
@@ -167,7 +167,7 @@ func restPresence(c *call) *problem {
 }
 
 func restResource(c *call) *problem {
-	res, p := c.db.getResource(&c.caller, c.room, c.r.PathValue("key"))
+	res, p := c.db.getResource(c.r.Context(), &c.caller, c.room, c.r.PathValue("key"))
 	if p != nil {
 		return p
 	}
@@ -202,7 +202,7 @@ func restList(c *call) *problem {
 	if q.limit, p = pageLimit(c.query); p != nil {
 		return p
 	}
-	page, p := c.db.listResources(&c.caller, c.room, q)
+	page, p := c.db.listResources(c.r.Context(), &c.caller, c.room, q)
 	if p != nil {
 		return p
 	}
@@ -210,7 +210,7 @@ func restList(c *call) *problem {
 }
 
 func restSnapshot(c *call) *problem {
-	all, p := c.db.snapshot(&c.caller, c.room, maxSnapshot)
+	all, p := c.db.snapshot(c.r.Context(), &c.caller, c.room, maxSnapshot)
 	if p != nil {
 		return p
 	}
@@ -218,7 +218,7 @@ func restSnapshot(c *call) *problem {
 }
 
 func restOperation(c *call) *problem {
-	result, p := c.db.findOperation(&c.caller, c.room, c.r.PathValue("id"))
+	result, p := c.db.findOperation(c.r.Context(), &c.caller, c.room, c.r.PathValue("id"))
 	if p != nil {
 		return p
 	}

@@ -84,6 +84,7 @@ type Server struct {
 	connected atomic.Uint64 // connections that there ever were
 	serving   atomic.Bool
 	draining  atomic.Bool
+	replies   atomic.Int64 // bytes of large HTTP replies on their way
 }
 
 // New opens the databases of o, locks the data directory and listens. Nothing
@@ -306,6 +307,7 @@ func (s *Server) serveClients(srv *http.Server, serve func(*http.Server, net.Lis
 func (s *Server) httpServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
+		BaseContext:       func(net.Listener) context.Context { return s.context }, // of reads: they end before the databases
 		ReadHeaderTimeout: s.opts.Server.HandshakeTimeout,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      30 * time.Second,
