@@ -107,7 +107,7 @@ func (c *operationsCheck) events(from uint64) error {
 // resources compares what the operations have left.
 func (c *operationsCheck) resources() error {
 	got := model.State{}
-	err := c.rows("SELECT key, version, value FROM resources WHERE room_id = ?", func(scan func(...any) error) error {
+	err := c.rows("SELECT key, version, value FROM resources WHERE room_id = ?1 UNION ALL SELECT key, version, NULL FROM deleted WHERE room_id = ?1", func(scan func(...any) error) error {
 		var r model.Resource
 		var value []byte
 		err := scan(&r.Key, &r.Version, &value)

@@ -64,9 +64,9 @@ func (db *DB) HoldReader(ctx context.Context, held chan<- struct{}) error {
 	})
 }
 
-// CreateOld makes a database file as the first released version did, and runs
+// CreateOld makes a database file of an old schema version, and runs
 // script on it.
-func CreateOld(ctx context.Context, path, script string) error {
+func CreateOld(ctx context.Context, path string, version int, script string) error {
 	if err := create(path); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func CreateOld(ctx context.Context, path, script string) error {
 		return err
 	}
 	defer l.close()
-	if err := migrate(ctx, l.conn, migrations[:1]); err != nil {
+	if err := migrate(ctx, l.conn, migrations[:version]); err != nil {
 		return err
 	}
 	_, err = l.conn.ExecContext(ctx, "PRAGMA journal_mode=WAL;"+script)

@@ -56,7 +56,7 @@ func (f *faults) fault(stage string) error {
 // unreached are the stages that the batches of TestFaultAtEachStage do not pass.
 var unreached = map[string]bool{
 	"rollback to": true, "prune": true, "expire ids": true, "expired": true, "sweep": true, "probe": true, "replace id": true,
-	"resource": true, "put resource": true, // these by operations
+	"resource": true, "put resource": true, "delete resource": true, "put deleted": true, "drop deleted": true, // these by operations
 	"rollback": true, "connect": true, // these only after another failure
 }
 

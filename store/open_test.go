@@ -276,7 +276,7 @@ func TestOldFile(t *testing.T) {
 	now := time.Now().UnixMilli()
 	p := message("a", `"old"`)
 	p.Caller, p.ID = "u", "1"
-	err := store.CreateOld(t.Context(), o.Path, fmt.Sprintf(`
+	err := store.CreateOld(t.Context(), o.Path, 1, fmt.Sprintf(`
 		INSERT INTO meta VALUES ('epoch', 'oldepoch'), ('open', ''), ('boot_id', '');
 		INSERT INTO rooms VALUES (7, 'a', 2, 3, 3, %[1]d);
 		INSERT INTO events VALUES (7, 3, %[1]d, 'u', 'c', NULL, NULL, NULL, CAST('"old"' AS BLOB));
@@ -294,7 +294,7 @@ func TestOldFile(t *testing.T) {
 	}
 	for range 2 {
 		db := open(t, o)
-		if version() != 2 {
+		if version() != 3 {
 			t.Errorf("version %d", version())
 		}
 		if r := publish(t, db, p); r != (store.Result{Offset: 3, Epoch: "oldepoch.2", Replayed: true}) {
@@ -313,5 +313,38 @@ func TestOldFile(t *testing.T) {
 		if err := store.CheckIntegrity(t.Context(), o.Path); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What was deleted in a file of the second version is deleted, and its version goes on.
+func TestOldDeletedResources(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	err := store.CreateOld(t.Context(), o.Path, 2, fmt.Sprintf(`
+		INSERT INTO meta VALUES ('epoch', 'oldepoch'), ('open', ''), ('boot_id', '');
+		INSERT INTO rooms VALUES (7, 'a', 0, 3, 1, %d);
+		INSERT INTO resources VALUES (7, 'kept', 4, x'31'), (7, 'gone', 8, NULL)`, time.Now().UnixMilli()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := open(t, o)
+	if got := state(t, db, "a"); got != "kept 4 1" {
+		t.Errorf("the room has %s", got)
+	}
+	operate(t, db, operation("a", "1", set("gone", `2`)))
+	if got := state(t, db, "a"); got != "gone 9 2; kept 4 1" {
+		t.Errorf("the room has %s", got)
+	}
+	operate(t, db, operation("a", "2", del("gone"), del("kept")))
+	operate(t, db, operation("a", "3", create("kept", `3`)))
+	if got := state(t, db, "a"); got != "kept 6 3" {
+		t.Errorf("the room has %s", got)
+	}
+	shut(t, db)
+	if n := count(t, o.Path, "SELECT count(*) FROM resources"); n != 1 {
+		t.Errorf("%d rows of resources, want 1: lists must not step over what was deleted", n)
+	}
+	if n := count(t, o.Path, "SELECT version FROM deleted WHERE key = 'gone'"); n != 10 {
+		t.Errorf("what was deleted has version %d, want 10", n)
 	}
 }

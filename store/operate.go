@@ -112,9 +112,8 @@ func (o *operate) apply(w *writer, b *batch) (Result, error) {
 		return Result{}, fmt.Errorf("%w: the event has %d bytes, at most %d are allowed", ErrTooLarge, len(data), o.MaxEvent)
 	}
 	for i := range changes {
-		c := &changes[i]
-		b.produced += len(c.Value)
-		if err := w.exec(putResource, r.id, c.Key, int64(c.Version), blob(c.Value)); err != nil {
+		b.produced += len(changes[i].Value)
+		if err := w.save(r, &changes[i]); err != nil {
 			return Result{}, err
 		}
 	}
@@ -128,6 +127,23 @@ func (o *operate) apply(w *writer, b *batch) (Result, error) {
 	pub := o.Publisher
 	pub.Data = data
 	return result, w.add(b, r, pub)
+}
+
+// save stores a change. A deleted resource leaves its version, so that none comes
+// twice.
+func (w *writer) save(r *room, c *change) error {
+	if c.Value == nil {
+		if err := w.exec(deleteResource, r.id, c.Key); err != nil {
+			return err
+		}
+		return w.exec(putDeleted, r.id, c.Key, int64(c.Version))
+	}
+	if c.before.Value == nil && c.before.Version > 0 {
+		if err := w.exec(dropDeleted, r.id, c.Key); err != nil {
+			return err
+		}
+	}
+	return w.exec(putResource, r.id, c.Key, int64(c.Version), c.Value)
 }
 
 // findResource returns what the room holds under key; version 0 means that it

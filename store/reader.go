@@ -59,9 +59,9 @@ var readStatements = [...]string{
 	readBackward: "SELECT " + columns + ` FROM events
 		WHERE room_id = ? AND offset >= ? AND offset < ? AND time > ? ORDER BY offset DESC LIMIT ?`,
 	readResource: `SELECT version, value FROM rooms JOIN resources ON room_id = rooms.id
-		WHERE name = ? AND key = ? AND value IS NOT NULL`,
+		WHERE name = ? AND key = ?`,
 	readResources: `SELECT key, version, value FROM resources
-		WHERE room_id = ? AND key >= ? AND key < ? AND value IS NOT NULL ORDER BY key LIMIT ?`,
+		WHERE room_id = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?`,
 	readID: `SELECT offset, epoch, idempotency.time, result FROM rooms JOIN idempotency ON room_id = rooms.id
 		WHERE name = ? AND caller = ? AND idempotency.id = ?`,
 	readRooms: "SELECT name, incarnation, top, first, time FROM rooms WHERE name >= ? AND name < ? ORDER BY name LIMIT ?",

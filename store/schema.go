@@ -81,6 +81,17 @@ var migrations = []string{
 	) STRICT;
 
 	ALTER TABLE idempotency ADD COLUMN result BLOB;`,
+
+	// What was deleted lies apart, so that lists need not step over it.
+	`CREATE TABLE deleted (
+		room_id INTEGER NOT NULL REFERENCES rooms(id),
+		key     TEXT    NOT NULL,
+		version INTEGER NOT NULL,
+		PRIMARY KEY (room_id, key)
+	) STRICT, WITHOUT ROWID;
+
+	INSERT INTO deleted SELECT room_id, key, version FROM resources WHERE value IS NULL;
+	DELETE FROM resources WHERE value IS NULL;`,
 }
 
 // schema is what the files of one kind hold, and how to get there.

@@ -36,6 +36,9 @@ const (
 	expireIDs
 	findResource
 	putResource
+	deleteResource
+	putDeleted
+	dropDeleted
 	expiredEvents
 	nextRooms
 	touch
@@ -65,9 +68,15 @@ var statements = [...]struct{ stage, query string }{
 	expireIDs: {"expire ids",
 		"DELETE FROM idempotency WHERE (room_id, caller, id) IN (SELECT room_id, caller, id FROM idempotency WHERE time <= ? ORDER BY time LIMIT ?)"},
 	findResource: {"resource",
-		"SELECT version, value FROM resources WHERE room_id = ? AND key = ?"},
+		"SELECT version, value FROM resources WHERE room_id = ?1 AND key = ?2 UNION ALL SELECT version, NULL FROM deleted WHERE room_id = ?1 AND key = ?2 LIMIT 1"},
 	putResource: {"put resource",
-		"REPLACE INTO resources (room_id, key, version, value) VALUES (?, ?, ?, ?)"},
+		"INSERT INTO resources (room_id, key, version, value) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET version = excluded.version, value = excluded.value"},
+	deleteResource: {"delete resource",
+		"DELETE FROM resources WHERE room_id = ? AND key = ?"},
+	putDeleted: {"put deleted",
+		"REPLACE INTO deleted (room_id, key, version) VALUES (?, ?, ?)"},
+	dropDeleted: {"drop deleted",
+		"DELETE FROM deleted WHERE room_id = ? AND key = ?"},
 	expiredEvents: {"expired",
 		"SELECT count(*) FROM events WHERE room_id = ? AND offset >= ? AND offset < ? AND time <= ?"},
 	nextRooms: {"sweep", "SELECT id, name, top, first FROM rooms WHERE id > ? ORDER BY id LIMIT ?"},
