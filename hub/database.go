@@ -382,7 +382,7 @@ func checkData(ns *Namespace, data []byte) ([]byte, *protocol.Error) {
 	case len(data) > ns.MaxMessage:
 		return nil, errLimitExceeded
 	case !wire.ValidJSON(data):
-		return nil, badRequest("data must be one valid JSON value")
+		return nil, badRequest("data must be one valid JSON value, no name twice in an object")
 	}
 	return wire.StripNewlines(data), nil
 }

@@ -72,7 +72,7 @@ func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		registry:     reg,
 		start:        s.start,
-		errors:       vec("errors_total", "Commands answered with an error.", "code"),
+		errors:       vec("errors_total", "Commands answered with an error, by its number, or with a problem, by its code.", "code"),
 		disconnects:  vec("disconnects_total", "Close frames sent, answers to the client's included.", "code"),
 		unsubscribes: vec("unsubscribes_total", "Subscriptions ended by the server.", "code"),
 		refusals:     vec("upgrade_refusals_total", "Upgrades refused.", "status"),

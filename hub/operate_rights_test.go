@@ -233,6 +233,14 @@ func TestFindOperation(t *testing.T) {
 			}
 		}
 	}
+	// A namespace that leaves operations to servers, since a reload, beats the grants.
+	w := &caller{user: "u", grants: auth.Grants{{Rooms: []string{"grant:a"}, Allow: auth.Operate, Keys: []string{"k"}}}}
+	db, changed := s.databases.get("default"), []store.Resource{{Key: "k"}}
+	for access, want := range map[Access]bool{AccessToken: true, AccessServer: false} {
+		if got := db.mayFind(w, "grant:a", &Namespace{Operate: access}, changed); got != want {
+			t.Errorf("operate = %q: may find %t", access, got)
+		}
+	}
 	s.call(t, "GET", path+"/none", "", all).want(t, "unknown id", 404, "not_found")
 	s.call(t, "GET", rooms+"live:a/operations/1", "", all).want(t, "no history", 409, "not_durable")
 }

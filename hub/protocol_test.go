@@ -273,7 +273,10 @@ func TestPresenceLimit(t *testing.T) {
 		ns := openNamespace()
 		ns.PresenceMax = 2
 		o.Namespaces["small"] = ns
-		o.Namespaces["silent"] = DefaultNamespace()
+		mute := DefaultNamespace()
+		o.Namespaces["mute"] = mute
+		mute.PresenceInfo = AccessUser
+		o.Namespaces["silent"] = mute
 	}
 	encodings(t, change, func(t *testing.T, s *testServer, enc wire.Encoding) {
 		room := "small:" + enc.String()
@@ -298,6 +301,8 @@ func TestPresenceLimit(t *testing.T) {
 			t.Errorf("presence stats %v, want 3 clients of 2 users", r.PresenceStats)
 		}
 		c.fails(errNotAvailable.Code, &protocol.Command{Presence: &protocol.PresenceRequest{Channel: "silent:x"}})
+		// Who may not ask is not told what there is.
+		c.fails(errPermissionDenied.Code, &protocol.Command{Presence: &protocol.PresenceRequest{Channel: "mute:x"}})
 	})
 }
 

@@ -140,11 +140,11 @@ func (l *loop) askPresence(c *conn, id uint32, room string,
 
 func (l *loop) mayAskPresence(c *conn, room string) *protocol.Error {
 	ns, e := c.db.namespace(room)
-	switch {
-	case e != nil:
-		return e
-	case !ns.Presence:
-		return errNotAvailable
+	if e == nil {
+		e = l.permit(c, room, ns.PresenceInfo, auth.Presence, "presence_info")
 	}
-	return l.permit(c, room, ns.PresenceInfo, auth.Presence, "presence_info")
+	if e == nil && !ns.Presence {
+		e = errNotAvailable
+	}
+	return e
 }

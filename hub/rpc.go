@@ -60,5 +60,6 @@ func (l *loop) refuseRPC(c *conn, id uint32, p *problem) {
 		l.fail(c, id, e)
 		return
 	}
+	l.server.metrics.errors.WithLabelValues(p.Code).Inc()
 	l.rpcResult(c, id, p)
 }

@@ -94,11 +94,11 @@ func compactData(data []byte, maxMessage int) ([]byte, *problem) {
 	case len(data) > maxMessage:
 		return nil, newProblem("too_large", fmt.Sprintf("data is larger than %d bytes", maxMessage))
 	case !wire.ValidJSON(data):
-		return nil, badBody("data must be one valid JSON value")
+		return nil, badBody("data must be one valid JSON value, no name twice in an object")
 	}
 	var b bytes.Buffer
 	if err := json.Compact(&b, data); err != nil {
-		return nil, badBody("data must be one valid JSON value")
+		return nil, badBody("data must be one valid JSON value, no name twice in an object")
 	}
 	return b.Bytes(), nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/centrifugal/protocol/cfjson"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/gobwas/ws"
 )
 
@@ -48,8 +49,10 @@ const MaxDepth = 128
 
 // ValidJSON reports whether data is one JSON value as RFC 8259 defines it, in
 // valid UTF-8 and no deeper than [MaxDepth], with or without white space around it.
+// No object has a name twice: parsers differ in which of the values they take.
 func ValidJSON(data []byte) bool {
-	if !cfjson.Valid(data) {
+	// Escapes of half a surrogate pair may stand: people's cut messages have them.
+	if !cfjson.Valid(data) || !jsontext.Value(data).IsValid(jsontext.AllowInvalidUTF8(true)) {
 		return false
 	}
 	if bytes.Count(data, []byte{'{'})+bytes.Count(data, []byte{'['}) <= MaxDepth {

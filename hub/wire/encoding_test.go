@@ -19,6 +19,8 @@ func TestValidJSON(t *testing.T) {
 		{``, false}, {` `, false}, {`{`, false}, {`{}{}`, false}, {`{} 1`, false}, {`nul`, false}, {`01`, false}, {`NaN`, false},
 		{`'a'`, false}, {`{"a":1,}`, false}, {`{a:1}`, false}, {"\"\xff\"", false}, {"\"\xed\xa0\x80\"", false}, {"\"\n\"", false},
 		{"\xef\xbb\xbf{}", false}, {`"\x"`, false}, {`1,"b":2`, false},
+		{`{"a":1,"b":{"a":1}}`, true}, {`{"a":1,"a":1}`, false}, {`[{"b":{"a":1,"c":2,"a":1}}]`, false}, {`{"a":1,"\u0061":1}`, false}, {`{"":1,"":1}`, false},
+		{`"\ud83d"`, true}, {`{"\ud83d":1,"\ud83c":1}`, false},
 		{nested(wire.MaxDepth), true}, {nested(wire.MaxDepth + 1), false}, {nested(100_000), false},
 		{objects(wire.MaxDepth), true}, {objects(wire.MaxDepth + 1), false},
 		{`[` + strings.Repeat(`[],{},`, wire.MaxDepth) + `"\"` + strings.Repeat("[", wire.MaxDepth) + `\\"]`, true},
@@ -71,5 +73,15 @@ func FuzzValidJSON(f *testing.F) {
 func TestEncodingString(t *testing.T) {
 	if wire.JSON.String() != "json" || wire.Protobuf.String() != "protobuf" {
 		t.Errorf("got %v and %v", wire.JSON, wire.Protobuf)
+	}
+}
+
+func BenchmarkValidJSON(b *testing.B) {
+	data := []byte(`{"text":"a chat message of a common length, neither long nor short","n":123456}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if !wire.ValidJSON(data) {
+			b.Fatal("not valid")
+		}
 	}
 }
