@@ -40,6 +40,7 @@ type conn struct {
 	stalled   bool        // does not read
 	leaving   bool        // waits for the answer to unsubscribe
 	view      model.State // in a room with a ledger: what events made of its resources
+	leaver    *leaver     // of one that loses its right to be there; else nil
 	// ready, unless nil, is called each time that the connection is subscribed.
 	ready func()
 
@@ -263,6 +264,17 @@ func (e *closedError) Error() string {
 	return fmt.Sprintf("closed by the server: %d %s", e.code, e.reason)
 }
 
+// refusedError is an answer to one of the first commands that is an error.
+type refusedError struct {
+	command string
+	code    uint32
+	text    string
+}
+
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("%s answered with error %d %s", e.command, e.code, e.text)
+}
+
 func closeReason(payload []byte) error {
 	if len(payload) < 2 {
 		return &closedError{code: 1005, reason: "no code"}
@@ -310,7 +322,7 @@ func (c *conn) reply(m *message, at int64) error {
 		c.shard.acknowledged(c, m)
 		return nil
 	case m.code != 0:
-		return fmt.Errorf("%s answered with error %d %s", commandName(m.id), m.code, m.text)
+		return &refusedError{commandName(m.id), m.code, string(m.text)}
 	case m.id == idSubscribe:
 		if err := c.subscribedAt(m.subscribe, at); err != nil {
 			return err
@@ -443,6 +455,9 @@ func (c *conn) publication(room []byte, p *publication, at int64) {
 		sh.t.missing--
 		sh.fault(&sh.t.outOfOrder, "connection %d: event %d of %s came after %d", c.number, e.seq, r.name, c.next-1)
 	}
+	if c.leaver != nil {
+		c.leaver.got(e.due)
+	}
 	sh.t.got++
 	sh.t.last = at
 	sh.record(at, e.due)
@@ -451,7 +466,7 @@ func (c *conn) publication(room []byte, p *publication, at int64) {
 // lost counts the events that the connection should have and has not, and returns
 // the number of the first. Its caller holds shard.mu.
 func (c *conn) lost() (n int64, first uint64) {
-	if !c.was || c.stalled {
+	if !c.was || c.stalled || c.leaver != nil {
 		return 0, 0
 	}
 	return c.room.lost(c)

@@ -51,6 +51,8 @@ type runner struct {
 
 	addresses *addresses
 	roomsUsed int
+
+	revalidated bool // delivery was measured beside the check of all connections
 }
 
 // ErrFailed is wrapped when a run could not even begin.
@@ -200,9 +202,9 @@ func userName(n int) string { return "user-" + strconv.Itoa(n) }
 // tokenLife is longer than any run: clients do not refresh tokens.
 const tokenLife = 30 * 24 * time.Hour
 
-// token mints the token of a connection: good for its room, and to operate on and
-// read the room also, unless that is empty.
-func (r *runner) token(secret string, user string, room *room, also string) (string, error) {
+// claimsOf are the claims of a connection's token: good for its room, and to operate
+// on and read the room also, unless that is empty.
+func claimsOf(user string, room *room, also string) auth.Claims {
 	grants := auth.Grants{{Rooms: []string{room.name}, Allow: auth.Subscribe | auth.Publish}}
 	if room.ledger != nil {
 		grants[0].Allow |= auth.Operate
@@ -210,9 +212,7 @@ func (r *runner) token(secret string, user string, room *room, also string) (str
 	if also != "" {
 		grants = append(grants, auth.Grant{Rooms: []string{also}, Allow: auth.Operate | auth.Subscribe})
 	}
-	return auth.Mint([]byte(secret), auth.Claims{
-		User: user, ExpiresAt: time.Now().Add(tokenLife).Unix(), Databases: []string{room.db}, Grants: grants,
-	})
+	return auth.Claims{User: user, ExpiresAt: time.Now().Add(tokenLife).Unix(), Databases: []string{room.db}, Grants: grants}
 }
 
 // write prints the table and writes the files that were asked for.

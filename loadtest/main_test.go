@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// deathCry is in the log of a test's server that gets SIGHUP, which ends it.
+	// deathCry is in the log of a test's server that gets SIGALRM, which ends it.
 	deathCry = "the disk is on fire"
 	// Environment variables of a test's server.
 	//
@@ -69,10 +69,11 @@ func child(args []string) error {
 		}
 		return ServeFloor(args[2], n, os.Stdin, os.Stdout)
 	}
-	hangup := make(chan os.Signal, 1)
+	alarm, hangup := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(alarm, syscall.SIGALRM)
 	signal.Notify(hangup, syscall.SIGHUP)
 	go func() {
-		<-hangup
+		<-alarm
 		fmt.Fprintln(os.Stderr, deathCry)
 		os.Exit(3)
 	}()
@@ -81,24 +82,9 @@ func child(args []string) error {
 			return err
 		}
 	}
-	o := hub.DefaultOptions()
-	if _, err := toml.DecodeFile(args[2], &o); err != nil {
+	o, err := childOptions(args[2])
+	if err != nil {
 		return err
-	}
-	ns := hub.DefaultNamespace()
-	ns.HistorySize, ns.Operate = o.Namespaces[ownNamespace].HistorySize, o.Namespaces[ownNamespace].Operate
-	o.Namespaces[ownNamespace] = ns
-	for _, secret := range []*string{&o.Auth.HMACSecret, &o.Admin.Key} {
-		text, err := os.ReadFile(strings.TrimPrefix(*secret, "file:"))
-		if err != nil {
-			return err
-		}
-		*secret = string(text)
-	}
-	if l := &o.Limits; os.Getenv(looseLimits) != "" {
-		for _, r := range []*hub.Rate{&l.Read, &l.Mutation, &l.Handshake, &l.Database.Read, &l.Messages} {
-			r.Burst += r.Burst / 10
-		}
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if err := os.MkdirAll(o.Server.DataDir, 0o700); err != nil {
@@ -111,9 +97,48 @@ func child(args []string) error {
 	log.Info("listening", "addr", s.Addr(), "admin_addr", s.AdminAddr())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	go func() {
+		for range hangup {
+			o, err := childOptions(args[2])
+			if err == nil {
+				_, err = s.Reload(ctx, o)
+			}
+			if err != nil {
+				log.Error("configuration not reloaded", "problem", err)
+			}
+		}
+	}()
 	err = s.Run(ctx)
 	if os.Getenv(badStop) != "" {
 		err = errors.Join(err, errors.New("the checkpoint failed"))
 	}
 	return err
+}
+
+// childOptions reads a configuration as the program does, files with secrets too.
+func childOptions(file string) (hub.Options, error) {
+	o := hub.DefaultOptions()
+	if _, err := toml.DecodeFile(file, &o); err != nil {
+		return o, err
+	}
+	ns := hub.DefaultNamespace()
+	ns.HistorySize, ns.Operate = o.Namespaces[ownNamespace].HistorySize, o.Namespaces[ownNamespace].Operate
+	o.Namespaces[ownNamespace] = ns
+	secrets := []*string{&o.Auth.HMACSecret, &o.Admin.Key}
+	for i := range o.Auth.PreviousSecrets {
+		secrets = append(secrets, &o.Auth.PreviousSecrets[i])
+	}
+	for _, secret := range secrets {
+		text, err := os.ReadFile(strings.TrimPrefix(*secret, "file:"))
+		if err != nil {
+			return o, err
+		}
+		*secret = string(text)
+	}
+	if l := &o.Limits; os.Getenv(looseLimits) != "" {
+		for _, r := range []*hub.Rate{&l.Read, &l.Mutation, &l.Handshake, &l.Database.Read, &l.Messages} {
+			r.Burst += r.Burst / 10
+		}
+	}
+	return o, nil
 }

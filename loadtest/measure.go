@@ -123,9 +123,14 @@ func micro(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // burst sends so many events to every room at once.
 func (st *stage) burst(ctx context.Context, part string, shape report.Shape, events int) (*report.Round, error) {
+	return st.burstIn(ctx, part, shape, st.swarm.rooms, events)
+}
+
+// burstIn is burst in some of the rooms.
+func (st *stage) burstIn(ctx context.Context, part string, shape report.Shape, rooms []*room, events int) (*report.Round, error) {
 	s := st.swarm
-	t := traffic{part: part, shape: shape, answers: int64(events * len(s.rooms))}
-	for _, r := range s.rooms {
+	t := traffic{part: part, shape: shape, answers: int64(events * len(rooms))}
+	for _, r := range rooms {
 		for _, c := range r.members {
 			if !c.stalled { // only this goroutine stalls connections
 				t.events += int64(events)
@@ -133,7 +138,7 @@ func (st *stage) burst(ctx context.Context, part string, shape report.Shape, eve
 		}
 	}
 	t.send = func(at int64) error {
-		for _, r := range s.rooms {
+		for _, r := range rooms {
 			if err := r.publish(events, at); err != nil {
 				return err
 			}

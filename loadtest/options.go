@@ -70,6 +70,9 @@ type Options struct {
 	// stalling, unless nil, is called for each connection that was made to stall: a
 	// test lets it read.
 	stalling func(c *conn) error
+	// revoking, unless nil, may change what the admin API is asked to revoke: a test
+	// has it revoke others.
+	revoking func(*revocation)
 	// before, unless nil, is called with the data directory, and what it must hold,
 	// before files are checked: a test breaks them there.
 	before func(dataDir string, want map[string][]stored)

@@ -213,7 +213,9 @@ func (r *runner) conclude() {
 	if len(others) > 0 {
 		r.report.NotTested = append(r.report.NotTested, "the scenarios "+strings.Join(others, ", "))
 	}
-	r.report.NotTested = append(r.report.NotTested, "revalidation of all connections during delivery")
+	if !r.revalidated {
+		r.report.NotTested = append(r.report.NotTested, "revalidation of all connections during delivery")
+	}
 	if r.options.URL == "" {
 		r.report.NotTested = append(r.report.NotTested,
 			"a power cut: a killed process loses no commit, a machine without power may lose the last ones with synchronous=normal")

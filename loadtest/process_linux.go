@@ -135,3 +135,6 @@ const manyLoopbacks = true
 
 // terminate asks a process to end well.
 var terminate = unix.SIGTERM
+
+// hangup asks it to reload its configuration; nil where there is no such signal.
+var hangup os.Signal = unix.SIGHUP

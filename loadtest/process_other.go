@@ -35,3 +35,6 @@ const manyLoopbacks = false
 
 // terminate asks a process to end well.
 var terminate = os.Interrupt
+
+// hangup asks it to reload its configuration; nil where there is no such signal.
+var hangup os.Signal

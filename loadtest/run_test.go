@@ -94,6 +94,7 @@ func TestScenarios(t *testing.T) {
 		"delivery": func(o *Options) { o.Conns = 8; o.Rooms = 1 },
 		"fanout":   func(o *Options) { o.Protobuf = true },
 		"hold":     func(o *Options) { o.TLS, o.Reconnects, o.Hold = true, 3, 10*time.Millisecond },
+		"revoke":   func(o *Options) { o.Conns, o.Rooms, o.Protobuf = 60, 4, true },
 		"crash":    func(o *Options) { o.Kills, o.Conns, o.Rooms = 2, 20, 4 },
 		"slow":     func(o *Options) {},
 		"connect":  func(o *Options) { o.Most = 30 },
@@ -267,7 +268,7 @@ func TestServerDies(t *testing.T) {
 			}
 			r, table := runTestUntil(t, o, phase, func(func()) {
 				for _, pid := range processesOf(o.Dir) {
-					if p, err := os.FindProcess(pid); err != nil || p.Signal(syscall.SIGHUP) != nil {
+					if p, err := os.FindProcess(pid); err != nil || p.Signal(syscall.SIGALRM) != nil {
 						t.Errorf("no signal for %d", pid)
 					}
 				}

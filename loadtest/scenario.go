@@ -36,7 +36,7 @@ const allScenarios = "all"
 const soakScenario = "soak"
 
 // everyScenario is their order.
-var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "mixed", "state", "limits", "connect", "hold", "crash", "slow"}
+var everyScenario = []string{"rooms", "delivery", "fanout", "chat", "mixed", "state", "limits", "connect", "hold", "revoke", "crash", "slow"}
 
 var scenarios map[string]scenario
 
@@ -75,8 +75,13 @@ func init() { // not a literal: soak and validation refer to it
 			ownServer: true, run: (*stage).crowd,
 		},
 		"hold": {
-			what:   "rounds of events to connections that are held for a minute, and reconnects",
+			what:   "rounds of events to connections that are held for a minute, every other one while all of them are checked again, and reconnects",
+			server: func(*Options) serverPlan { return serverPlan{auth: checkedNever} },
 			shapes: roomsShapes, gap: holdGap, run: (*stage).hold,
+		},
+		"revoke": {
+			what:      "a tenth of the users are revoked and some tokens expire during traffic, the server is restarted; then a signing key is removed",
+			ownServer: true, server: func(*Options) serverPlan { return serverPlan{auth: checkedOften} }, run: (*stage).revoke,
 		},
 		"crash": {
 			what:      "the server is killed again and again in the middle of acknowledged publications and operations, clients resume",

@@ -3,7 +3,6 @@ package loadtest
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"hub/loadtest/report"
 )
@@ -56,27 +55,6 @@ func (st *stage) reconnects(ctx context.Context, n int) error {
 		return fmt.Errorf("reconnects: %w", err)
 	}
 	return st.allReady()
-}
-
-// holdRounds, and holdGap between them: connections are held for a minute. A short
-// -hold makes a short test.
-const holdRounds = 12
-
-func holdGap(o *Options) time.Duration { return min(5*time.Second, max(o.Hold, 10*time.Millisecond)) }
-
-// hold keeps connections for long, with events now and then. When the server
-// revalidates all connections on demand, every other round will overlap that.
-func (st *stage) hold(ctx context.Context) error {
-	o := &st.r.options
-	shape := roomsShape(o)
-	if err := st.open(ctx, layout{conns: o.Conns, rooms: o.Rooms, watched: true}); err != nil {
-		return err
-	}
-	defer st.deliveryFigures(shape, "", "")
-	if err := st.bursts(ctx, "", shape, holdRounds, holdGap(o)); err != nil {
-		return err
-	}
-	return st.reconnects(ctx, o.Reconnects)
 }
 
 // crowd opens as many connections as descriptors and -conns allow.

@@ -34,8 +34,10 @@ type server struct {
 	addr     netip.AddrPort
 
 	databases []string
-	tls       *certificate // nil for plain sockets
-	died      func(error)  // called once when the process ends unasked
+	settings  func(auth string) string // the configuration, with lines of [auth]
+	retired   string                   // a secret that configurations may still have
+	tls       *certificate             // nil for plain sockets
+	died      func(error)              // called once when the process ends unasked
 
 	// of the process that runs now, or ran last
 	process *process
@@ -87,6 +89,11 @@ func settingsOf(names []string) (list []report.Setting) {
 	if slices.Contains(names, "limits") {
 		list = append(list, limitsChanged)
 	}
+	for _, s := range authChanged {
+		if slices.Contains(names, s.scenario) {
+			list = append(list, s.Setting)
+		}
+	}
 	return append(list, changed...)
 }
 
@@ -102,6 +109,7 @@ tls_key = %q
 drain_window = "500ms"
 [auth]
 hmac_secret = "file:%s"
+%s
 [admin]
 listen = "127.0.0.1:0"
 key = "file:%s"
@@ -144,6 +152,7 @@ burst = 0`
 type serverPlan struct {
 	databases []string // besides the two that it always has
 	limits    string   // of its configuration; empty: noLimits
+	auth      string   // lines of its table [auth]
 }
 
 // newServer prepares a server in a new directory under parent, listening on host.
@@ -152,7 +161,7 @@ func newServer(o *Options, plan serverPlan, parent string, host netip.Addr, died
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
-	s := &server{command: o.command, dir: dir, secret: newSecret(), adminKey: newSecret(), died: died, log: filepath.Join(dir, "server.log"),
+	s := &server{command: o.command, dir: dir, secret: newSecret(), adminKey: newSecret(), retired: newSecret(), died: died, log: filepath.Join(dir, "server.log"),
 		databases: append([]string{defaultDatabase, otherDatabase}, plan.databases...)}
 	defer func() {
 		if err != nil {
@@ -171,12 +180,20 @@ func newServer(o *Options, plan serverPlan, parent string, host netip.Addr, died
 		cert, key = s.tls.certFile, s.tls.keyFile
 	}
 	secretFile, adminFile := filepath.Join(dir, "secret"), filepath.Join(dir, "admin-key")
-	config := fmt.Sprintf(configTemplate, s.addr.String(), s.dataDir(), cert, key, filepath.ToSlash(secretFile), filepath.ToSlash(adminFile),
-		orText(plan.limits, noLimits), `"`+strings.Join(s.databases, `", "`)+`"`, retention)
+	s.settings = func(auth string) string {
+		return fmt.Sprintf(configTemplate, s.addr.String(), s.dataDir(), cert, key, filepath.ToSlash(secretFile), auth, filepath.ToSlash(adminFile),
+			orText(plan.limits, noLimits), `"`+strings.Join(s.databases, `", "`)+`"`, retention)
+	}
 	return s, errors.Join(
 		os.WriteFile(secretFile, []byte(s.secret), 0o600),
 		os.WriteFile(adminFile, []byte(s.adminKey), 0o600),
-		os.WriteFile(s.config(), []byte(config), 0o600))
+		os.WriteFile(s.retiredFile(), []byte(s.retired), 0o600),
+		s.configure(plan.auth))
+}
+
+// configure writes the configuration, with lines of the table [auth].
+func (s *server) configure(auth string) error {
+	return os.WriteFile(s.config(), []byte(s.settings(auth)), 0o600)
 }
 
 func newSecret() string {
@@ -194,8 +211,9 @@ func freePort(host netip.Addr) (netip.AddrPort, error) {
 	return l.Addr().(*net.TCPAddr).AddrPort(), nil
 }
 
-func (s *server) config() string  { return filepath.Join(s.dir, "hub.toml") }
-func (s *server) dataDir() string { return filepath.Join(s.dir, "data") }
+func (s *server) config() string      { return filepath.Join(s.dir, "hub.toml") }
+func (s *server) dataDir() string     { return filepath.Join(s.dir, "data") }
+func (s *server) retiredFile() string { return filepath.Join(s.dir, "retired-secret") }
 
 // database is the file of a database.
 func (s *server) database(name string) string { return filepath.Join(s.dataDir(), name+".db") }
@@ -302,6 +320,51 @@ func (s *server) lastWords() string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return "; its log ends with:\n  " + strings.Join(lines[max(0, len(lines)-logTail):], "\n  ")
+}
+
+// reloaded is what the server says of SIGHUP.
+var reloaded = regexp.MustCompile(`"msg":"(configuration reloaded|configuration not reloaded[^"]*)"[^\n]*\n`)
+
+// reload gives the running server other lines of [auth] and waits until they are in
+// force.
+func (s *server) reload(ctx context.Context, auth string) error {
+	if hangup == nil {
+		return errors.New("this system has no signal to reload a configuration")
+	}
+	before, err := os.ReadFile(s.log)
+	if err == nil {
+		err = s.configure(auth)
+	}
+	if err == nil {
+		err = s.process.handle.Signal(hangup)
+	}
+	if err != nil {
+		return fmt.Errorf("reload: %w", err)
+	}
+	deadline := time.After(startTimeout)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := os.ReadFile(s.log)
+		if err != nil {
+			return err
+		}
+		if m := reloaded.FindSubmatch(text[min(len(before), len(text)):]); m != nil {
+			if string(m[1]) != "configuration reloaded" {
+				return fmt.Errorf("reload: %s", m[0])
+			}
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-s.process.ended:
+			return s.gone(s.process)
+		case <-deadline:
+			return fmt.Errorf("the server has not reloaded its configuration after %v%s", startTimeout, s.lastWords())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // stop ends the server as an operator does; it must end well.

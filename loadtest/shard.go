@@ -174,6 +174,9 @@ func (sh *shard) arrived(c *conn, at int64) {
 	if c.ready != nil {
 		c.ready()
 	}
+	if c.leaver != nil {
+		c.leaver.admitted()
+	}
 	if c.room.publisher == c && c.room.once {
 		if err := c.room.back(); err != nil {
 			sh.reason("publish again: " + err.Error())
@@ -207,6 +210,11 @@ func (sh *shard) ended(c *conn, err error) {
 		return
 	}
 	c.drop(true)
+	if c.leaver != nil {
+		c.leaver.ended(err, sh.swarm.now())
+		sh.fill()
+		return
+	}
 	sh.t.ended++
 	sh.reason(err.Error())
 	var closed *closedError

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"hub/auth"
 	"hub/loadtest/report"
 )
 
@@ -200,6 +201,11 @@ type layout struct {
 	// shared adds one room with a ledger and watchers, in which everybody of the first
 	// database may operate.
 	shared bool
+	// firstUser is the number of the first connection's user.
+	firstUser int
+	// credentials, unless nil, may change the claims of a connection's token, and
+	// return another secret to sign it with; "" is the usual one.
+	credentials func(n int, r *room, claims *auth.Claims) (secret string)
 }
 
 // watchers is how many connections each of the other rooms has, if the layout
@@ -280,12 +286,20 @@ func (st *stage) newSwarm(l layout) error {
 	if l.size > 0 {
 		o.size = l.size
 	}
-	user := userName
-	if !r.options.DistinctUsers {
-		user = func(int) string { return userName(0) }
+	user := func(n int) string {
+		if !r.options.DistinctUsers {
+			n = 0
+		}
+		return userName(l.firstUser + n)
 	}
 	st.crossDatabase = st.crossDatabase || last != first && len(plan) > 1
-	st.swarm, err = newSwarm(o, plan, user, func(n int, room *room) (string, error) { return r.token(secret, user(n), room, shared) })
+	st.swarm, err = newSwarm(o, plan, user, func(n int, room *room) (string, error) {
+		claims, key := claimsOf(user(n), room, shared), secret
+		if l.credentials != nil {
+			key = orText(l.credentials(n, room, &claims), secret)
+		}
+		return auth.Mint([]byte(key), claims)
+	})
 	if err == nil {
 		st.asked += int64(conns)
 		st.watched = report.Faults{}

@@ -150,6 +150,22 @@ var (
 		Name: "revalidation_ratio", Title: "p95 with all tokens revalidating ÷ without", Unit: "x", Better: Lower, Target: 1.1, MinConns: 10_000,
 		Definition: "Median p95 of the rounds that overlap a revalidation of all connections, divided by that of the others.",
 	}
+	RevalidationCPU = Metric{
+		Name: "revalidation_cores", Title: "processors used by revalidation every 2 s", Better: Lower, Target: 0.02, MinConns: 10_000,
+		Definition: "Median over the pauses between rounds of the server's processor time divided by the time, while all connections are checked every 2 s, less that of the pauses while none is. In both they idle. Below 0: less than what pauses differ by.",
+	}
+	RevokeClose = Metric{
+		Name: "revoke_close_p95_ms", Title: "from the revocation's request until the connection is closed, p95", Unit: "ms", Better: Lower,
+		Definition: "From the request to the admin API that revokes a user or a token until the client read the close frame; 95th percentile over the revoked, while events go on.",
+	}
+	ExpiryClose = Metric{
+		Name: "expiry_close_max_s", Title: "from a token's expiry until its connection is closed, at most", Unit: "s", Better: Lower,
+		Definition: "From the second in a token's exp until the client read the close frame; the longest one. A connection is checked every auth.revalidate: 2 s here.",
+	}
+	RotationRatio = Metric{
+		Name: "rotation_ratio", Title: "p95 while a signing key is removed ÷ before", Unit: "x", Better: Lower, Target: 1.2, MinConns: 10_000,
+		Definition: "Median p95 of the rounds to the connections of the key that stays, from the reload that removed the other key on and for longer than the period in which its connections are closed, divided by that of the rounds before.",
+	}
 	MixedRatio = Metric{
 		Name: "mixed_ratio", Title: "delivery p95 during operations and reads ÷ alone", Unit: "x", Better: Lower, Target: 2, MinConns: 10_000,
 		Definition: "95th percentile of delivery latency of the events that were due while operations and reads ran, divided by that of a time before with the same steady events and nothing else.",
