@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"hub/hub/web"
 	"hub/hub/wire"
 )
 
@@ -20,6 +21,7 @@ func (s *Server) routes() map[string]http.HandlerFunc {
 		"GET /healthz":             s.healthz,
 		"GET /readyz":              s.readyz,
 		"GET /v1/openapi.json":     serveOpenAPI,
+		"GET /hub.js":              web.Client(),
 		"GET " + defaultSocketPath: s.serveSocket,
 		"GET /v1/{db}/websocket":   s.serveSocket,
 

@@ -4,6 +4,7 @@ package web
 
 import (
 	"crypto/sha256"
+	_ "embed"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,9 @@ import (
 	"path"
 	"strings"
 )
+
+//go:embed hubjs/hub.js
+var hubJS []byte
 
 // Policy is the Content-Security-Policy of every page: its own scripts, styles and
 // pictures, nothing inline and nothing from elsewhere. connect lists further sources
@@ -49,23 +53,43 @@ func Files(folder fs.FS, prefix string, policy func(*http.Request) string) (http
 			http.NotFound(w, r)
 			return
 		}
-		h := w.Header()
+		allowed := own
 		if policy != nil {
-			h.Set("Content-Security-Policy", policy(r))
-		} else {
-			h.Set("Content-Security-Policy", own)
+			allowed = policy(r)
 		}
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cache-Control", "no-cache")
-		h.Set("ETag", f.etag)
-		if r.Header.Get("If-None-Match") == f.etag {
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
-		h.Set("Content-Type", f.contentType)
-		_, _ = w.Write(f.body) // a client that has gone needs no answer
+		w.Header().Set("Content-Security-Policy", allowed)
+		f.serve(w, r)
 	}, nil
+}
+
+func newFile(name string, body []byte) (file, error) {
+	contentType, err := typeOf(name)
+	sum := sha256.Sum256(body)
+	return file{body: body, contentType: contentType, etag: `"` + hex.EncodeToString(sum[:12]) + `"`}, err
+}
+
+// serve answers with the file, or with 304 to who has it.
+func (f file) serve(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("ETag", f.etag)
+	if r.Header.Get("If-None-Match") == f.etag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", f.contentType)
+	_, _ = w.Write(f.body) // a client that has gone needs no answer
+}
+
+// Client serves hub.js, the client for browsers, to pages of every origin.
+func Client() http.HandlerFunc {
+	client, _ := newFile("hub.js", hubJS) // whose kind is known
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		client.serve(w, r)
+	}
 }
 
 func load(folder fs.FS) (map[string]file, error) {
@@ -78,13 +102,8 @@ func load(folder fs.FS) (map[string]file, error) {
 		if err != nil {
 			return err
 		}
-		contentType, err := typeOf(name)
-		if err != nil {
-			return err
-		}
-		sum := sha256.Sum256(body)
-		files[name] = file{body: body, contentType: contentType, etag: `"` + hex.EncodeToString(sum[:12]) + `"`}
-		return nil
+		files[name], err = newFile(name, body)
+		return err
 	})
 	return files, err
 }

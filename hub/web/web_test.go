@@ -58,3 +58,13 @@ func TestFilesOfUnknownKinds(t *testing.T) {
 		t.Error("a file whose type is unknown was taken")
 	}
 }
+
+func TestClient(t *testing.T) {
+	w := httptest.NewRecorder()
+	Client()(w, httptest.NewRequest(http.MethodGet, "/hub.js", nil))
+	h := w.Header()
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "export class Hub") || h.Get("Content-Type") != "text/javascript; charset=utf-8" ||
+		h.Get("Access-Control-Allow-Origin") != "*" || h.Get("ETag") == "" {
+		t.Errorf("%d %v %.80s", w.Code, h, w.Body)
+	}
+}
