@@ -108,11 +108,11 @@ func (st *stage) checkedFigures(shape report.Shape, idle map[bool][]float64) {
 	if n == 0 {
 		return
 	}
-	ratio := report.RevalidationRatio.Of(medianOf(with, p95)/medianOf(without, p95), shape.Conns)
 	var pairs []float64
 	for i := range n { // neighbours
 		pairs = append(pairs, p95(&with[i])/p95(&without[i]))
 	}
+	ratio := report.RevalidationRatio.Of(report.Median(pairs), shape.Conns)
 	ratio.Low, ratio.High = slices.Min(pairs), slices.Max(pairs)
 	st.figure(ratio, n)
 	if len(idle[true]) > 0 && len(idle[false]) > 0 {

@@ -148,7 +148,7 @@ var (
 	}
 	RevalidationRatio = Metric{
 		Name: "revalidation_ratio", Title: "p95 with all tokens revalidating ÷ without", Unit: "x", Better: Lower, Target: 1.1, MinConns: 10_000,
-		Definition: "Median p95 of the rounds that overlap a revalidation of all connections, divided by that of the others.",
+		Definition: "p95 of a round that overlaps a revalidation of all connections, divided by that of the round beside it without; median over the pairs of rounds, with the range.",
 	}
 	RevalidationCPU = Metric{
 		Name: "revalidation_cores", Title: "processors used by revalidation every 2 s", Better: Lower, Target: 0.02, MinConns: 10_000,
