@@ -41,7 +41,11 @@ func (l *line) pop() entry {
 	return e
 }
 
-// queue holds the operations that wait. Rooms take turns, one operation each, so
+// turn is how many operations a room may have done at its turn: so many are
+// committed together, so that their events reach each subscriber in one write.
+const turn = 16
+
+// queue holds the operations that wait. Rooms take turns, a few operations each, so
 // that a flood in one room delays the others by little more than the batch under
 // way. An entry that waits longer than timeout leaves with ErrWriteTimeout, even
 // while the writer is stuck.
@@ -57,6 +61,7 @@ type queue struct {
 	lines   map[string]*line // by room; those that hold something
 	turns   []*line          // the same; turns[next:] in the order of their turns
 	next    int
+	taken   int     // by the line whose turn it is
 	spare   []*line // empty ones, for reuse
 	entries int
 	bytes   int
@@ -165,11 +170,15 @@ func (q *queue) take(dst []entry, entries, bytes int) (batch []entry, open bool)
 }
 
 // popLocked removes the oldest entry of the line whose turn it is, and gives the turn
-// to the next.
+// to the next when it is over.
 func (q *queue) popLocked(l *line) entry {
 	e := l.pop()
 	q.entries--
 	q.bytes -= e.bytes
+	if q.taken++; q.taken < turn && len(l.entries) > 0 {
+		return e
+	}
+	q.taken = 0
 	q.turns[q.next] = nil
 	q.next++
 	if q.next == len(q.turns) {
@@ -218,7 +227,7 @@ func (q *queue) overdueLocked(now time.Duration) []entry {
 		}
 	}
 	clear(q.turns[len(left):])
-	q.turns, q.next = left, 0
+	q.turns, q.next, q.taken = left, 0, 0
 	return overdue
 }
 
@@ -257,7 +266,7 @@ func (q *queue) fail(err error) {
 	for _, l := range q.turns[q.next:] {
 		waiting = append(waiting, l.entries[l.head:]...)
 	}
-	q.turns, q.next, q.entries, q.bytes = nil, 0, 0, 0
+	q.turns, q.next, q.taken, q.entries, q.bytes = nil, 0, 0, 0, 0
 	clear(q.lines)
 	q.timer.Stop()
 	q.mu.Unlock()
