@@ -310,7 +310,7 @@ func TestConstraintFailure(t *testing.T) {
 	o.Committed = l.committed
 	o.SetFault(func(stage string) error {
 		g.fault(stage)
-		if stage == "insert" && inserts.Add(1) == 3 {
+		if stage == "insert" && inserts.Add(1) == 4 { // room a has its turn first
 			return constraint
 		}
 		return nil
