@@ -73,6 +73,7 @@ type Verifier struct {
 	audience string
 	leeway   time.Duration
 	grants   *sharedGrants
+	operator key // that of WithOperators; its value is nil without
 }
 
 // New checks o and returns a verifier of the keys that o holds itself; those of

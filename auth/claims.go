@@ -25,6 +25,7 @@ type Claims struct {
 	Channels  []string        // rooms that the server subscribes the connection to; names unchecked
 	Databases []string        // db; see AllowsDatabase
 	Grants    Grants          // caps
+	Operator  bool            // made by [Verifier.Operator]: the user may do what a server may
 }
 
 // AllowsDatabase reports whether the token is good for a database. Without a
@@ -106,6 +107,7 @@ func (v *Verifier) Connection(token string, now time.Time) (*Claims, error) {
 		IssuedAt:  s.iat,
 		ID:        s.jti,
 		KeyID:     k.id,
+		Operator:  v.operator.value != nil && k.id == v.operator.id,
 	}
 	if c.Channels, err = list(p[claimChannels], "channels", false); err != nil {
 		return nil, err

@@ -78,6 +78,14 @@ func (o Origins) Allow(from, host string, https bool) bool {
 	return o.loopback && page.isLoopback()
 }
 
+// SameHost reports whether a page of this origin comes from another port, the one
+// given, of the host that was addressed as host (the Host header).
+func SameHost(from, host, port string) bool {
+	page, ok := parseOrigin(from, false)
+	self, valid := parseOrigin("http://"+host, false)
+	return ok && valid && (page.scheme == "http" || page.scheme == "https") && page.host == self.host && page.port == port
+}
+
 func (o *origin) matches(page origin) bool {
 	if o.scheme != page.scheme || o.port != page.port {
 		return false

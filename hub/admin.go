@@ -24,7 +24,9 @@ type adminEndpoint struct {
 	query  []string // the parameters that it knows
 	change string   // what it does, for the log; "" when it changes nothing
 	status int      // when it went well; 0 is 200
-	serve  func(*adminCall) (any, *problem)
+	// development: it exists there alone.
+	development bool
+	serve       func(*adminCall) (any, *problem)
 }
 
 // adminEndpoints by the pattern of their path below /admin/v1/.
@@ -44,9 +46,12 @@ var adminEndpoints = map[string]adminEndpoint{
 	"POST databases":                {change: "create database", status: http.StatusCreated, serve: adminCreateDatabase},
 	"POST databases/{db}/integrity": {change: "check integrity", serve: adminIntegrity},
 	"POST databases/{db}/backup":    {change: "back up", status: http.StatusCreated, serve: adminBackup},
+	"POST inspect":                  {change: "inspect", status: http.StatusCreated, serve: adminInspect},
+	"POST token":                    {change: "make token", status: http.StatusCreated, development: true, serve: adminToken},
 }
 
-// adminRoutes serves the admin API, metrics and profiles, to whoever has the admin key.
+// adminRoutes serves the admin API, metrics and profiles, to whoever has the admin key,
+// and the page of the console.
 func (s *Server) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.healthz)
@@ -56,20 +61,36 @@ func (s *Server) adminRoutes() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	for pattern, e := range adminEndpoints {
+		if e.development && !s.opts.Development {
+			continue
+		}
 		method, path, _ := strings.Cut(pattern, " ")
 		mux.HandleFunc(method+" /admin/v1/"+path, s.adminHandler(&e))
 	}
+	console := consoleRoutes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.contained(mux, s.guardAdmin(w, r), w, r)
+		switch p := s.guardHost(r); {
+		case isConsole(r.URL.Path):
+			s.contained(console, p, w, r)
+		case p != nil:
+			s.contained(mux, p, w, r)
+		default:
+			s.contained(mux, s.guardAdmin(w, r), w, r)
+		}
 	})
 }
 
-// guardAdmin refuses who has no business at the admin listener.
-func (s *Server) guardAdmin(w http.ResponseWriter, r *http.Request) *problem {
-	switch {
-	case !ownHost(r.Host, s.opts.Admin.Listen):
+// guardHost refuses requests that were addressed to another server.
+func (s *Server) guardHost(r *http.Request) *problem {
+	if !ownHost(r.Host, s.opts.Admin.Listen) {
 		return newProblem("host", "the Host header names another server")
-	case len(r.Header["Authorization"]) > 1 || !auth.KeyEqual(s.policy.Load().Admin.Key, bearer(r)):
+	}
+	return nil
+}
+
+// guardAdmin refuses who does not have the admin key.
+func (s *Server) guardAdmin(w http.ResponseWriter, r *http.Request) *problem {
+	if len(r.Header["Authorization"]) > 1 || !auth.KeyEqual(s.policy.Load().Admin.Key, bearer(r)) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="hub admin"`)
 		return newProblem("unauthorized", "send Authorization: Bearer with the admin key")
 	}

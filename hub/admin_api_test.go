@@ -100,7 +100,10 @@ func (r *recorder) log() *slog.Logger { return slog.New(slog.NewTextHandler(r, n
 // foreign name; and what it does not know it refuses by a problem document.
 func TestAdminEndpointsAreGuarded(t *testing.T) {
 	s := adminServer(t)
-	for pattern := range adminEndpoints {
+	for pattern, e := range adminEndpoints {
+		if e.development {
+			continue
+		}
 		method, path, _ := strings.Cut(pattern, " ")
 		path = "/admin/v1/" + strings.NewReplacer("{db}", "default", "{room}", "open:a", "{id}", "1").Replace(path)
 		for _, c := range []struct {

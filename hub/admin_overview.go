@@ -18,6 +18,11 @@ type overview struct {
 	Started int64  `json:"started"` // unix milliseconds
 	Uptime  int64  `json:"uptime"`  // seconds
 	Loops   int    `json:"loops"`
+	// Address is the host:port that clients connect to, over TLS or not.
+	Address string `json:"address"`
+	TLS     bool   `json:"tls"`
+	// Development: the server runs without a configuration.
+	Development bool `json:"development"`
 
 	Process  processOverview            `json:"process"`
 	Requests map[string]requestOverview `json:"requests"` // by class
@@ -108,6 +113,7 @@ func (s *Server) overview() *overview {
 	o := &overview{
 		Version: s.opts.Version, State: s.state(), Started: s.start.UnixMilli(), Uptime: int64(now / time.Second),
 		Loops: len(s.loops), Process: newProcessOverview(),
+		Address: s.Addr(), TLS: s.opts.Server.TLSCert != "", Development: s.opts.Development,
 		Requests: s.metrics.traffic.overview(now),
 		LogBytes: s.memory.bytes(),
 		Errors:   orEmpty(counters["hub_errors_total"]), Disconnects: orEmpty(counters["hub_disconnects_total"]),

@@ -84,6 +84,8 @@ type session struct {
 	grants  auth.Grants
 	rooms   []string // server-side subscriptions (channels)
 	expires int64    // exp, unix seconds
+	// operator: the token is one of the console
+	operator bool
 }
 
 // setup is what a connection needs until its connect reply.

@@ -172,7 +172,7 @@ func (c *conn) setSession(p *policy, claims *auth.Claims, client string) {
 		credential: credentialOf(claims),
 		client:     client,
 		info:       claims.Info, grants: claims.Grants, rooms: claims.Channels,
-		expires: claims.ExpiresAt,
+		expires: claims.ExpiresAt, operator: claims.Operator,
 	}
 	c.checked = p.generation
 	c.expires = c.loop.endOf(claims.ExpiresAt)

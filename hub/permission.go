@@ -16,6 +16,9 @@ type caller struct {
 	// server: it has the API key, so it may do everything. It has no user, which
 	// makes its ids its own: users cannot have an empty name.
 	server bool
+	// operator: it came with a token of the console, so it may do what a server may, as
+	// a user.
+	operator bool
 	// user, info and grants are those of the token.
 	user   string
 	info   json.RawMessage
@@ -29,8 +32,11 @@ type caller struct {
 
 // caller returns who c is now: a refresh may change it.
 func (c *conn) caller() caller {
-	return caller{user: c.session.user, info: c.session.info, grants: c.session.grants, conn: c}
+	return caller{user: c.session.user, info: c.session.info, grants: c.session.grants, operator: c.session.operator, conn: c}
 }
+
+// unbound says that no rule of rooms applies to w.
+func (w *caller) unbound() bool { return w.server || w.operator }
 
 // client is the id of the connection; empty over HTTP.
 func (w *caller) client() string {
@@ -56,7 +62,7 @@ func (w *caller) subscription(room string) *sub {
 // but a server may.
 func (db *database) may(w *caller, room string, access Access, action auth.Action) bool {
 	switch {
-	case w.server, access == AccessUser:
+	case w.unbound(), access == AccessUser:
 		return true
 	case access == AccessServer:
 		return false
@@ -99,7 +105,7 @@ func (l *loop) permit(c *conn, room string, access Access, action auth.Action, w
 // mayRead decides whether w may read the resources of a room: its subscribers may,
 // and whoever may subscribe.
 func (db *database) mayRead(w *caller, room string) bool {
-	return w.server || db.subscriber(w, room) || db.maySubscribe(w, room)
+	return w.unbound() || db.subscriber(w, room) || db.maySubscribe(w, room)
 }
 
 // permitRead is mayRead as permit is may.

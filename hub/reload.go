@@ -12,7 +12,7 @@ import (
 // watchKeys puts each new set of keys in force, until the source is closed.
 func (s *Server) watchKeys() {
 	for range s.source.Changed() {
-		s.update(func(p *policy) { p.verifier = s.source.Verifier() })
+		s.update(func(p *policy) { p.verifier = s.verifier(p.Admin.Key) })
 		s.log.Info("token keys have changed")
 	}
 }
@@ -44,7 +44,7 @@ func (s *Server) Reload(ctx context.Context, o Options) (restart []string, err e
 	s.updating.Lock()
 	s.updateLocked(func(p *policy) {
 		next.generation, next.revocations = p.generation, p.revocations
-		next.verifier = s.source.Verifier()
+		next.verifier = s.verifier(eff.Admin.Key)
 		*p = *next
 	})
 	s.gates.setLimits(&eff.Limits)

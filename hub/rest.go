@@ -114,7 +114,8 @@ func (s *Server) allowOrigin(w http.ResponseWriter, r *http.Request) *problem {
 // originAllowed says whether the page that r comes from, if any, may come here.
 func (s *Server) originAllowed(r *http.Request) bool {
 	origin := r.Header["Origin"]
-	return len(origin) == 0 || len(origin) == 1 && s.policy.Load().origins.Allow(origin[0], r.Host, s.opts.Server.TLSCert != "")
+	return len(origin) == 0 || len(origin) == 1 && (s.policy.Load().origins.Allow(origin[0], r.Host, s.opts.Server.TLSCert != "") ||
+		s.consoleOrigin(origin[0], r.Host))
 }
 
 // servePreflight tells a browser what its page may send (Fetch Standard, section
@@ -166,7 +167,7 @@ func (s *Server) identify(c *call, class requestClass) *problem {
 		c.db.denied(user, "http", why)
 		return c.tokenRefused(is)
 	}
-	c.caller = caller{user: claims.User, info: claims.Info, grants: claims.Grants, rooms: claims.Channels}
+	c.caller = caller{user: claims.User, info: claims.Info, grants: claims.Grants, rooms: claims.Channels, operator: claims.Operator}
 	return nil
 }
 

@@ -124,7 +124,7 @@ func newServer(o Options, log *slog.Logger, tune func(*Server)) (_ *Server, err 
 		return nil, err
 	}
 	maps.Copy(s.declared, o.Namespaces)
-	p.verifier = s.source.Verifier()
+	p.verifier = s.verifier(o.Admin.Key)
 	s.policy.Store(p)
 	s.background.Go(s.watchKeys)
 	if err = s.newLoops(); err != nil {

@@ -4,7 +4,7 @@ package web
 
 import (
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
@@ -16,6 +16,9 @@ import (
 
 //go:embed hubjs/hub.js
 var hubJS []byte
+
+//go:embed console
+var console embed.FS
 
 // Policy is the Content-Security-Policy of every page: its own scripts, styles and
 // pictures, nothing inline and nothing from elsewhere. connect lists further sources
@@ -60,6 +63,23 @@ func Files(folder fs.FS, prefix string, policy func(*http.Request) string) (http
 		w.Header().Set("Content-Security-Policy", allowed)
 		f.serve(w, r)
 	}, nil
+}
+
+// Console serves the page for operators below /console/. Its inspector opens sockets to
+// the clients' listener, whose port and scheme the page learns later.
+func Console() http.HandlerFunc { return embedded(console, "console", Policy("ws: wss:")) }
+
+// embedded serves the files of an embedded folder below a path of its name.
+func embedded(files fs.FS, name, policy string) http.HandlerFunc {
+	folder, err := fs.Sub(files, name)
+	if err != nil {
+		panic(err) // of a name in this package
+	}
+	serve, err := Files(folder, "/"+name+"/", func(*http.Request) string { return policy })
+	if err != nil {
+		panic(err) // of files in this package, which a test serves
+	}
+	return serve
 }
 
 func newFile(name string, body []byte) (file, error) {
