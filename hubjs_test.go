@@ -48,6 +48,14 @@ func TestHubJSFaults(t *testing.T) {
 	runHubJS(t, fmt.Sprint(sequences))
 }
 
+// TestHubJSInBrowser runs it in Chromium, from the server.
+func TestHubJSInBrowser(t *testing.T) {
+	t.Parallel()
+	s := startSDKServer(t, hubJSSettings)
+	runInBrowser(t, "hubjs_browser.cjs", "http://"+s.addr, "http://"+s.admin, sdkAdminKey, time.Minute)
+	s.healthy()
+}
+
 // runHubJS runs testdata/js/hubjs.mjs. It restarts the server when the script asks.
 func runHubJS(t *testing.T, args ...string) {
 	t.Helper()
