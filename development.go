@@ -184,12 +184,13 @@ func banner(hubCommand, addr, adminAddr string, o hub.Options, token string) str
 	return strings.NewReplacer(
 		"HUB", hubCommand, "ADMIN", adminAddr, "ADDR", addr,
 		"DATA", data, "URL", url,
-		"TOKEN", token, "USER", developmentUser,
+		"TOKEN", token, "KEY", o.Admin.Key, "USER", developmentUser,
 		"DIR", o.Server.DataDir, "FILE", secretsFile(o.Server.DataDir),
 	).Replace(`hub is running for development: this machine only, open rules, data in DIR
 
   websocket  ws://ADDR/connection/websocket
   health     http://ADDR/healthz
+  console    http://ADMIN/console/#key=KEY
   metrics    http://ADMIN/metrics, with the admin_key of FILE
 
 A token for user "USER", good for 24 hours:

@@ -115,7 +115,7 @@ export function show(main, [db = "default", name = ""]) {
       const r = await work(current);
       say.say(r.offset ? `Committed at offset ${number(r.offset)}.` : "Published.");
     } catch (e) {
-      say.fail(e instanceof SyntaxError ? new Error("This is not JSON: " + e.message) : e);
+      say.fail(e instanceof SyntaxError ? new Error("That is no JSON: " + e.message) : e);
     }
   };
 
