@@ -14,14 +14,13 @@ const figures = [
   { title: "Publications a second", rate: true, of: (o) => o.publications, note: (o) => `${number(o.operations)} operations so far` },
   { title: "Requests a second", rate: true, of: (o) => sum(requests(o), (c) => c.total), note: (o) => `${number(sum(requests(o), (c) => c.limited))} over a limit so far` },
   { title: "Errors a second", rate: true, of: (o) => total(o.errors) + sum(requests(o), (c) => c.server_errors), note: (o) => `${number(o.panics)} panics, ${number(sum(requests(o), (c) => c.server_errors))} of status 5xx` },
-  { title: "HTTP p95", unit: " ms", of: (o) => most(requests(o), (c) => c.p95_ms), note: (o) => `p50 ${number(most(requests(o), (c) => c.p50_ms))}, p99 ${number(most(requests(o), (c) => c.p99_ms))} ms in the last minute` },
-  { title: "Commit p95", unit: " ms", of: (o) => most(o.databases, (d) => d.commits.p95_ms), note: (o) => `p50 ${number(most(o.databases, (d) => d.commits.p50_ms))}, p99 ${number(most(o.databases, (d) => d.commits.p99_ms))} ms in the last minute` },
+  { title: "HTTP p95", unit: " ms", of: (o) => most(requests(o), (c) => c.p95_ms), note: (o) => `p50 ${number(most(requests(o), (c) => c.p50_ms))}; p99 ${number(most(requests(o), (c) => c.p99_ms))} ms, last minute` },
+  { title: "Commit p95", unit: " ms", of: (o) => most(o.databases, (d) => d.commits.p95_ms), note: (o) => `p50 ${number(most(o.databases, (d) => d.commits.p50_ms))}; p99 ${number(most(o.databases, (d) => d.commits.p99_ms))} ms, last minute` },
   { title: "Write queue", of: (o) => sum(o.databases, (d) => d.queue.length), note: (o) => `oldest waits ${number(most(o.databases, (d) => d.queue.wait_ms))} ms` },
   { title: "Writes in one commit", of: (o) => most(o.databases, (d) => d.commits.batch_p50), note: (o) => `median; at most ${number(most(o.databases, (d) => d.commits.batch_max))}` },
   { title: "Write-ahead log", format: bytes, of: (o) => sum(o.databases, (d) => d.wal_bytes), note: (o) => `files ${bytes(sum(o.databases, (d) => d.file_bytes))}` },
   { title: "Readers in use", of: (o) => sum(o.databases, (d) => d.readers), note: (o) => `of ${number(sum(o.databases, (d) => d.reader_limit))}` },
   { title: "Memory", format: bytes, of: (o) => o.process.memory || o.process.heap, note: (o) => `room logs ${bytes(o.log_bytes)}, ${number(o.process.descriptors)} descriptors` },
-  { title: "Processors", rate: true, of: (o) => o.process.cpu, note: (o) => `${number(o.process.goroutines)} goroutines, ${number(o.loops)} loops` },
 ];
 
 const history = figures.map(series);
