@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"hub/auth"
 )
 
 // Options is what a load test is asked to do. [DefaultOptions] has the defaults;
@@ -73,6 +75,11 @@ type Options struct {
 	// revoking, unless nil, may change what the admin API is asked to revoke: a test
 	// has it revoke others.
 	revoking func(*revocation)
+	// expiring, unless nil, may change the claims of each token that expires: a test
+	// has it last.
+	expiring func(*auth.Claims)
+	// keepKey has scenario revoke remove no key: its connections stay.
+	keepKey bool
 	// before, unless nil, is called with the data directory, and what it must hold,
 	// before files are checked: a test breaks them there.
 	before func(dataDir string, want map[string][]stored)

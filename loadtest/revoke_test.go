@@ -8,31 +8,69 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"hub/auth"
 	"hub/loadtest/report"
 )
 
-// A server that does not end what was revoked fails the checks, and those alone.
-func TestNotRevoked(t *testing.T) {
+// Connections that do not end when they must fail the checks, and those alone.
+func TestNotEnded(t *testing.T) {
 	if hangup == nil {
 		t.Skip("no signal to reload here")
 	}
-	t.Parallel()
-	o := ownServer(t)
-	o.Scenario, o.Conns, o.Rooms = "revoke", 60, 4
-	var asked atomic.Int32
-	o.revoking = func(r *revocation) {
-		if asked.Add(1) == 1 {
-			*r = revocation{User: "somebody else"}
-		}
-	}
-	r, table := runTest(t, context.Background(), o)
-	onlyFailed(t, r,
-		"revoked: nothing comes that was published after the call returned",
-		"revoked: closed with the code of a user (3500) or a token (3005)",
-		"revoked and expired: refused when they come back",
-		"revoked and expired: refused after a restart")
-	if t.Failed() {
-		t.Log(table)
+	var revoked, expired atomic.Int32
+	for name, test := range map[string]struct {
+		change func(o *Options)
+		failed []string
+	}{
+		"one not revoked": {
+			change: func(o *Options) {
+				o.revoking = func(r *revocation) {
+					if revoked.Add(1) == 1 {
+						*r = revocation{User: "somebody else"}
+					}
+				}
+			},
+			failed: []string{
+				"revoked: nothing comes that was published after the call returned",
+				"revoked: closed with the code of a user (3500) or a token (3005)",
+				"revoked and expired: refused when they come back",
+				"revoked and expired: refused after a restart",
+			},
+		},
+		"one not expired": {
+			change: func(o *Options) {
+				o.expiring = func(c *auth.Claims) {
+					if expired.Add(1) == 1 {
+						c.ExpiresAt += 3600
+					}
+				}
+			},
+			failed: []string{
+				"expired: nothing comes later than a period of revalidation",
+				"expired: closed with 3005",
+				"revoked and expired: refused when they come back",
+				"revoked and expired: refused after a restart",
+			},
+		},
+		"key not removed": {
+			change: func(o *Options) { o.keepKey = true },
+			failed: []string{
+				"key removed: its connections are closed with 3005",
+				"key removed: refused when they come back",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := ownServer(t)
+			o.Scenario, o.Conns, o.Rooms = "revoke", 60, 4
+			test.change(&o)
+			r, table := runTest(t, context.Background(), o)
+			onlyFailed(t, r, test.failed...)
+			if t.Failed() {
+				t.Log(table)
+			}
+		})
 	}
 }
 

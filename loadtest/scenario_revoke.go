@@ -105,6 +105,9 @@ func (st *stage) revokeUsers(ctx context.Context) error {
 		c.ID, c.IssuedAt = tokenID(n), m.issued
 		if expires(n, r.publisher == nil) {
 			c.ExpiresAt = m.expiry.Unix()
+			if o.expiring != nil {
+				o.expiring(c)
+			}
 		}
 		return ""
 	}})
@@ -365,7 +368,11 @@ func (st *stage) rotate(ctx context.Context) error {
 	if err := rounds(before); err != nil {
 		return err
 	}
-	if err := st.server.reload(ctx, checkedOften); err != nil {
+	one := checkedOften
+	if o.keepKey {
+		one = both
+	}
+	if err := st.server.reload(ctx, one); err != nil {
 		return err
 	}
 	removed := s.now()
