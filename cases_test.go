@@ -45,7 +45,7 @@ var failureCases = map[int]failureCase{
 	15: {title: "expiry and revocation of a live connection",
 		tests: `hub.TestTokenExpiry hub.TestNothingAfterTheTokenEnds hub.TestSubscriptionTokenExpiry hub.TestFarExpiry auth.TestRevokes
 		hub.TestRevocations hub.TestNothingAfterRevocation hub.TestRevocationDuringConnect hub.TestRevocationsSurvive hub.TestRevalidationIsSpread hub.TestClocksThatMove
-		loadtest.TestScenarios loadtest.TestNotRevoked loadtest.TestCheckedFigures`},
+		loadtest.TestScenarios loadtest.TestNotEnded loadtest.TestCheckedFigures`},
 	16: {title: "cross-site sockets", tests: `auth.TestOrigins auth.TestParseOriginsRefuses auth.TestLoopbackOrigins hub.TestOrigins hub.TestOriginOnEveryWay hub.TestRestOrigins`},
 	17: {title: "token in the URL", tests: `hub.TestTokensStaySecret hub/wire.TestRefusalsDoNotEcho hub.TestRefusedTokens testdata/script/serve_development.txtar`},
 	18: {title: "key rotation and kid", tests: `auth.TestKid auth.TestTrustsAfterRotation auth.TestRotationUnderLoad auth.TestUnknownKid auth.TestKidFlood auth.TestSlowServer
