@@ -317,7 +317,6 @@ func (st *stage) restart(ctx context.Context, all int64) error {
 // rotate removes the key of the connections of every other room.
 func (st *stage) rotate(ctx context.Context) error {
 	o := &st.r.options
-	// The users are others than those before, of whom some are revoked.
 	const goes = "key removed: its connections are closed with 3005"
 	if o.Rooms < 2 || hangup == nil {
 		st.notChecked(goes, "it takes two rooms, and a signal to reload")
@@ -327,6 +326,7 @@ func (st *stage) rotate(ctx context.Context) error {
 	if err := st.server.reload(ctx, both); err != nil {
 		return err
 	}
+	// The users are others than those before, of whom some are revoked.
 	err := st.open(ctx, layout{conns: o.Conns, rooms: o.Rooms, firstUser: o.Conns + o.Rooms + 2*watchers, credentials: func(_ int, r *room, _ *auth.Claims) string {
 		if r.number%2 == 0 {
 			return ""
