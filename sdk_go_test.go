@@ -69,7 +69,7 @@ func goSDK(t *testing.T, backend string) {
 // samples are JSON values that must arrive as they were sent.
 var samples = []string{
 	`{"text":"hello"}`, `1`, `-0`, `1e400`, `12345678901234567890.10`, `null`, `true`, `""`, `[]`,
-	`{"a":{"b":[1,2,{"c":null}]},"a":1}`, `"\u0000\ud83d\ude00\\\"/\/"`, `"<script>&amp;é😀"`,
+	`{"a":{"b":[1,2,{"c":null}]},"A":1}`, `"\u0000\ud83d\ude00\\\"/\/"`, `"<script>&amp;é😀"`,
 	`{"spaced" : [ 1 , 2 ] }`,
 	`"` + strings.Repeat("x", 60<<10) + `"`,
 }

@@ -75,6 +75,7 @@ history_size = 10
 subscribe = "user"
 publish = "user"
 history = "user"
+presence_info = "user"
 [namespace.closed]
 presence = true
 `
