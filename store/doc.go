@@ -5,8 +5,8 @@
 //
 //  1. [DB.Publish] puts it on the queue, bounded in entries, bytes and waiting
 //     time, or refuses it. In the queue rooms take turns (queue.go).
-//  2. The writer, the one goroutine that writes, takes what waits, up to 128, into
-//     one transaction, a savepoint for each operation (writer.go,
+//  2. The writer, the one goroutine that writes, takes what waits, some
+//     milliseconds of work, into one transaction, a savepoint for each operation (writer.go,
 //     operation.go).
 //  3. The room's counter gives it the next offset (rooms.go).
 //  4. COMMIT. Anything that fails on the way, COMMIT too, abandons the whole

@@ -129,3 +129,26 @@ func TestQueueOrder(t *testing.T) {
 		}
 	})
 }
+
+// A batch is as large as some milliseconds of work, or as its commit is long.
+func TestNextBatch(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		n                    int
+		applying, committing time.Duration
+		want                 int
+	}{
+		{100, 4 * ms, 1 * ms, 100},
+		{100, 1 * ms, 1 * ms, 400},
+		{100, 8 * ms, 1 * ms, 50},
+		{100, 8 * ms, 80 * ms, batchEntries},
+		{100, 8 * ms, 16 * ms, 200},
+		{1, 1 * time.Second, 0, batchLeast},
+		{512, 0, 0, batchEntries},
+		{0, 0, 0, batchLeast},
+	} {
+		if got := nextBatch(test.n, test.applying, test.committing); got != test.want {
+			t.Errorf("%d in %v, commit in %v: next %d, want %d", test.n, test.applying, test.committing, got, test.want)
+		}
+	}
+}

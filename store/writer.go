@@ -10,9 +10,20 @@ import (
 )
 
 const (
-	batchEntries = 128     // operations of one transaction, at most
+	batchEntries = 512     // operations of one transaction, at most
+	batchLeast   = 16      // as many it may always have
 	batchBytes   = 4 << 20 // bytes that a transaction takes, and that it produces; one operation may have more
+	// batchTime is what the operations of one transaction may take, or as long as its
+	// COMMIT takes, if that is longer. Who comes behind them waits for that, so a busy
+	// machine has smaller batches, and a slow disk larger ones.
+	batchTime = 4 * time.Millisecond
 )
+
+// nextBatch is how many operations the next transaction may have, when one of n had
+// such times.
+func nextBatch(n int, applying, committing time.Duration) int {
+	return int(min(max(max(batchTime, committing)*time.Duration(n)/max(applying, 1), batchLeast), batchEntries))
+}
 
 // statement names a prepared statement of the writer.
 type statement int
@@ -110,6 +121,7 @@ type writer struct {
 	roomRows int64            // rows of the table rooms, as the open transaction sees it
 	now      int64            // Unix milliseconds, read once per transaction
 	created  *room            // by the operation under way
+	most     int              // operations of the next transaction, at most
 	sweep    sweep
 	wal      walState
 }
@@ -118,7 +130,7 @@ func newWriter(o *Options, epoch string, q *queue) *writer {
 	return &writer{
 		options: o, epoch: epoch, queue: q,
 		abort: make(chan struct{}),
-		rooms: map[string]*room{},
+		rooms: map[string]*room{}, most: batchEntries,
 	}
 }
 
@@ -131,7 +143,7 @@ func (w *writer) loop() {
 	for {
 		open := true
 		if len(rest) == 0 {
-			taken, open = w.queue.take(taken[:0], batchEntries, batchBytes)
+			taken, open = w.queue.take(taken[:0], w.most, batchBytes)
 			rest = taken
 		}
 		if len(rest) > 0 {
@@ -245,6 +257,7 @@ func (w *writer) transact(b *batch) (committing bool, err error) {
 		return false, err
 	}
 	w.now = w.options.Now().UnixMilli()
+	start := time.Now()
 	for i := 0; i < len(b.entries); i++ {
 		if err := w.apply(b, i); err != nil {
 			return false, err
@@ -257,9 +270,11 @@ func (w *writer) transact(b *batch) (committing bool, err error) {
 		return false, err
 	}
 	w.deliver(b)
+	applied := time.Now()
 	if err := w.exec(commit); err != nil {
 		return true, err
 	}
+	w.most = nextBatch(len(b.entries), applied.Sub(start), time.Since(applied))
 	return true, w.fail("committed")
 }
 
