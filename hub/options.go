@@ -59,7 +59,7 @@ type APIOptions struct {
 	Key string `toml:"key"`
 }
 
-// AdminOptions is the listener of metrics and profiles.
+// AdminOptions is the listener of admin API, console, metrics and profiles.
 type AdminOptions struct {
 	// Listen is its host:port; empty switches it off.
 	Listen string `toml:"listen"`
