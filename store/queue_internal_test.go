@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,7 +69,11 @@ func TestQueueOrder(t *testing.T) {
 		pushed, gone := map[string]int{}, map[place]int{}
 		last := map[string]int{}
 		since := map[place]time.Time{}
-		leave := func(p place) {
+		var mu sync.Mutex // the queue's timer calls too
+		leave := func(p place, check func(waited time.Duration)) {
+			mu.Lock()
+			defer mu.Unlock()
+			check(time.Since(since[p]))
 			gone[p]++
 			if p.n <= last[p.room] {
 				t.Errorf("%v left after %d", p, last[p.room])
@@ -85,20 +90,24 @@ func TestQueueOrder(t *testing.T) {
 				taken, _ := q.take(nil, 1+random.IntN(8), 1+random.IntN(64))
 				for _, e := range taken {
 					o := e.op.(numbered)
-					if waited := time.Since(since[place(o)]); waited >= timeout {
-						t.Errorf("%v was taken after %v", o, waited)
-					}
-					leave(place(o))
+					leave(place(o), func(waited time.Duration) {
+						if waited >= timeout {
+							t.Errorf("%v was taken after %v", o, waited)
+						}
+					})
 				}
 			default:
 				room := fmt.Sprint(random.IntN(1 + random.IntN(40)))
 				p := place{room, pushed[room] + 1}
+				mu.Lock()
 				since[p] = time.Now()
+				mu.Unlock()
 				err := q.push(numbered(p), 1+random.IntN(32), func(_ Result, err error) {
-					if waited := time.Since(since[p]); !errors.Is(err, ErrWriteTimeout) || waited < timeout || waited > timeout+timeout/128 {
-						t.Errorf("%v left with %v after %v", p, err, waited)
-					}
-					leave(p)
+					leave(p, func(waited time.Duration) {
+						if !errors.Is(err, ErrWriteTimeout) || waited < timeout || waited > timeout+timeout/128 {
+							t.Errorf("%v left with %v after %v", p, err, waited)
+						}
+					})
 				})
 				switch {
 				case errors.Is(err, ErrQueueFull):
@@ -112,6 +121,8 @@ func TestQueueOrder(t *testing.T) {
 		}
 		time.Sleep(2 * timeout)
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		want := 0
 		for _, n := range pushed {
 			want += n
