@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"hub/auth"
 	"hub/hub"
 	"hub/store"
 )
@@ -50,6 +52,9 @@ func (p *program) check(ctx context.Context, args []string) error {
 	for _, w := range c.warnings {
 		fmt.Fprintf(p.stderr, "%s: warning: %s\n", *file, w)
 	}
+	if err := p.checkKeySet(ctx, c); err != nil {
+		return err
+	}
 	if w := store.CheckFilesystem(c.options.Server.DataDir); w != "" {
 		fmt.Fprintf(p.stderr, "%s: warning: server.data_dir: %s\n", *file, w)
 	}
@@ -69,6 +74,20 @@ func (p *program) check(ctx context.Context, args []string) error {
 			return newAdminClient(&c.options, *adminURL)
 		})
 	}
+	return nil
+}
+
+// checkKeySet looks at auth.jwks as a server does when it starts: a file must be good,
+// and of an address that does not answer a warning tells.
+func (p *program) checkKeySet(ctx context.Context, c *config) error {
+	if c.options.Auth.JWKS == "" {
+		return nil
+	}
+	source, err := auth.Open(ctx, c.options.Auth, slog.New(slog.NewTextHandler(p.stderr, nil)))
+	if err != nil {
+		return c.blame(err)
+	}
+	source.Close()
 	return nil
 }
 
