@@ -18,7 +18,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer p.Close()
-			client, server := tcpPair(b)
+			client, server := pair(b, backend)
 			client.SetDeadline(time.Time{})
 			s, err := p.Attach(take(b, backend, server, ""), "owner")
 			if err != nil {

@@ -14,8 +14,9 @@ import (
 )
 
 // Epoll returns the backend on raw descriptors: an idle connection costs one
-// small struct and no goroutine. Its pollers attach handles of [Portable] too,
-// so that one loop serves what Take refuses (TLS) beside the rest.
+// small struct and no goroutine, with TLS of [TLSServer] what crypto/tls keeps
+// besides. Its pollers attach handles of [Portable] too, so that one loop serves
+// what Take refuses beside the rest.
 func Epoll() Backend { return epollBackend{} }
 
 type epollBackend struct{}
@@ -42,10 +43,11 @@ type epollPoller struct {
 	slots     []*epollSocket // nil: free; slot 0 is the eventfd's
 	free      []uint32
 	seq       uint32
-	prefixes  map[*epollSocket][]byte // came with the handle, not read yet
+	unread    map[*epollSocket][]byte // what came with the handle; nil: TLS may have some
 	acceptors map[*epollAcceptor]*epollSocket
-	queue     queue   // of the portable sockets
-	count     [8]byte // what the eventfd held
+	spare     [][]byte // for unsent bytes of TLS
+	queue     queue    // of the portable sockets
+	count     [8]byte  // what the eventfd held
 
 	// Atomic.
 	wake atomic.Uint32
@@ -81,7 +83,7 @@ func (epollBackend) NewPoller() (Poller, error) {
 		epfd:      epfd,
 		raw:       make([]unix.EpollEvent, batch),
 		slots:     make([]*epollSocket, 1),
-		prefixes:  map[*epollSocket][]byte{},
+		unread:    map[*epollSocket][]byte{},
 		acceptors: map[*epollAcceptor]*epollSocket{},
 		eventfd:   eventfd,
 	}
@@ -107,14 +109,18 @@ func (p *epollPoller) Attach(h Handle, owner any) (Socket, error) {
 		port:   d.remote.Port(),
 		fd:     int32(d.fd),
 		want:   wantRead,
+		secure: d.secure,
 	}
 	if err := p.register(s, s.mask()); err != nil {
 		return nil, err
 	}
 	d.fd = -1
-	if len(d.read) > 0 {
-		s.prefixed = true
-		p.prefixes[s] = d.read
+	if d.secure != nil {
+		d.secure.sock = s
+	}
+	if len(d.read) > 0 || d.secure != nil {
+		s.unread = true
+		p.unread[s] = d.read
 	}
 	return s, nil
 }
@@ -146,10 +152,13 @@ func (p *epollPoller) release(s *epollSocket) {
 	_ = unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, int(s.fd), nil)
 	p.slots[s.slot] = nil
 	p.free = append(p.free, s.slot)
-	if s.prefixed {
-		delete(p.prefixes, s)
+	if s.unread {
+		delete(p.unread, s)
 	}
-	s.owner, s.fd = nil, -1
+	if s.secure != nil {
+		s.secure.sock = nil
+	}
+	s.owner, s.secure, s.fd = nil, nil, -1
 }
 
 func (p *epollPoller) Detach(s Socket) (Handle, error) {
@@ -163,7 +172,7 @@ func (p *epollPoller) Detach(s Socket) (Handle, error) {
 		if s.poller != p {
 			return nil, errors.New("detach: socket of another poller")
 		}
-		d := &descriptor{fd: int(s.fd), remote: s.RemoteAddr(), read: p.prefixes[s]}
+		d := &descriptor{fd: int(s.fd), remote: s.RemoteAddr(), read: p.unread[s], secure: s.secure}
 		p.release(s)
 		return d, nil
 	}
@@ -177,7 +186,7 @@ func (p *epollPoller) Wait(events []Event, timeout time.Duration) (int, error) {
 	for {
 		// What is ready without the kernel's word leaves half of the room to the others.
 		half := events[:(len(events)+1)/2]
-		n := p.prefixed(half)
+		n := p.collectUnread(half)
 		n += p.queue.collect(half[n:])
 		ms := milliseconds(timeout)
 		if n > 0 {
@@ -213,11 +222,11 @@ func (p *epollPoller) Wait(events []Event, timeout time.Duration) (int, error) {
 	}
 }
 
-// prefixed fills events with the sockets whose handle brought bytes that nobody
-// has read yet; like the kernel it repeats that in each Wait.
-func (p *epollPoller) prefixed(events []Event) int {
+// collectUnread fills events with the sockets that may yield bytes the kernel does
+// not know of; like the kernel it repeats that in each Wait.
+func (p *epollPoller) collectUnread(events []Event) int {
 	n := 0
-	for s := range p.prefixes {
+	for s := range p.unread {
 		if n == len(events) {
 			break
 		}
@@ -242,9 +251,13 @@ func (p *epollPoller) resolve(e *unix.EpollEvent) (Event, bool) {
 	const over = unix.EPOLLHUP | unix.EPOLLERR
 	ev := Event{
 		Owner:    s.owner,
-		Readable: !s.prefixed && e.Events&(unix.EPOLLIN|unix.EPOLLRDHUP|over) != 0,
-		Writable: s.want&wantWrite != 0 && e.Events&(unix.EPOLLOUT|over) != 0,
+		Readable: !s.unread && e.Events&(unix.EPOLLIN|unix.EPOLLRDHUP|over) != 0,
+		Writable: e.Events&(unix.EPOLLOUT|over) != 0,
 	}
+	if ev.Writable && s.secure != nil && s.secure.flush() == ErrAgain {
+		ev.Writable = false
+	}
+	ev.Writable = ev.Writable && s.want&wantWrite != 0
 	return ev, ev.Readable || ev.Writable
 }
 

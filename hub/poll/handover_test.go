@@ -33,7 +33,7 @@ func TestToHTTPAndBack(t *testing.T) {
 		go srv.Serve(conns)
 		defer srv.Close()
 
-		client, server := tcpPair(t)
+		client, server := pair(t, b)
 		l.attach(take(t, b, server, ""), func(s poll.Socket, ev poll.Event) {
 			var buf [10]byte // part of the request only
 			n, err := s.Read(buf[:])
@@ -80,7 +80,7 @@ func TestToHTTPAndBack(t *testing.T) {
 func TestDetachMoves(t *testing.T) {
 	each(t, func(t *testing.T, b poll.Backend) {
 		first, second := newLoop(t, b), newLoop(t, b)
-		client, server := tcpPair(t)
+		client, server := pair(t, b)
 		handles := make(chan poll.Handle, 1)
 		first.attach(take(t, b, server, "abc"), func(s poll.Socket, ev poll.Event) {
 			var buf [1]byte
@@ -107,7 +107,7 @@ func TestDetachMoves(t *testing.T) {
 func TestTakeBack(t *testing.T) {
 	each(t, func(t *testing.T, b poll.Backend) {
 		l := newLoop(t, b)
-		client, server := tcpPair(t)
+		client, server := pair(t, b)
 		c, err := take(t, b, server, "bc").Conn([]byte("a"))
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package poll_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -17,7 +18,18 @@ func (mixed) Name() string { return "portable sockets in " + poll.Default().Name
 
 func (mixed) NewPoller() (poll.Poller, error) { return poll.Default().NewPoller() }
 
-var backends = []poll.Backend{poll.Default(), poll.Portable(), mixed{poll.Portable()}}
+// secure makes pair return TLS of a version.
+type secure struct {
+	poll.Backend
+	version uint16
+}
+
+func (s secure) Name() string { return tls.VersionName(s.version) + " in " + s.Backend.Name() }
+
+var backends = []poll.Backend{
+	poll.Default(), poll.Portable(), mixed{poll.Portable()},
+	secure{poll.Default(), tls.VersionTLS13}, secure{poll.Default(), tls.VersionTLS12},
+}
 
 // each runs test as a subtest for every backend.
 func each(t *testing.T, test func(t *testing.T, b poll.Backend)) {
@@ -149,6 +161,62 @@ func tcpPair(t testing.TB) (client, server *net.TCPConn) {
 	bound(t, c)
 	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
+
+// peer is the client's end of a connection of either kind.
+type peer struct {
+	net.Conn
+	tcp *net.TCPConn
+}
+
+// CloseWrite ends what the peer sends.
+func (p *peer) CloseWrite() error { return p.Conn.(interface{ CloseWrite() error }).CloseWrite() }
+
+// reset breaks the connection.
+func (p *peer) reset() {
+	p.tcp.SetLinger(0)
+	p.tcp.Close()
+}
+
+// pair is a connection of the kind that b is to serve, over loopback.
+func pair(t testing.TB, b poll.Backend) (client *peer, server net.Conn) {
+	t.Helper()
+	c, s := tcpPair(t)
+	client = dialed(b, c)
+	shaken := make(chan error, 1)
+	if tc, ok := client.Conn.(*tls.Conn); ok {
+		go func() { shaken <- tc.Handshake() }()
+	} else {
+		shaken <- nil
+	}
+	server, err := accepted(b, s)
+	if err = errors.Join(err, <-shaken); err != nil {
+		t.Fatal(err)
+	}
+	return client, server
+}
+
+// dialed makes c the client's end.
+func dialed(b poll.Backend, c net.Conn) *peer {
+	p := &peer{c, c.(*net.TCPConn)}
+	if s, ok := b.(secure); ok {
+		p.Conn = tls.Client(c, &tls.Config{InsecureSkipVerify: true, MaxVersion: s.version})
+	}
+	return p
+}
+
+// accepted makes c the server's end.
+func accepted(b poll.Backend, c net.Conn) (net.Conn, error) {
+	if _, ok := b.(secure); !ok {
+		return c, nil
+	}
+	tc := poll.TLSServer(c, serverConfig())
+	return tc, tc.Handshake()
+}
+
+// serverConfig is that of the secure backends.
+var serverConfig = sync.OnceValue(func() *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{certificate()}, DynamicRecordSizingDisabled: true}
+})
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()

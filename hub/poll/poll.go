@@ -22,7 +22,8 @@ type Event struct {
 	// Owner is the value given to Attach: the identity of the connection, so an
 	// event of a closed descriptor never reaches the next one with its number.
 	Owner any
-	// Readable is set when a Read gets bytes, an end of file or an error.
+	// Readable is set when a Read gets bytes, an end of file or an error. With TLS
+	// it may get ErrAgain: what arrived was less than a record, or no data.
 	Readable bool
 	// Writable is set when a Write that met ErrAgain may go on.
 	Writable bool
@@ -72,7 +73,8 @@ type Acceptor interface {
 // Poller waits for the sockets of one loop.
 type Poller interface {
 	// Attach adopts h; its events carry owner. Reading is of interest, writing
-	// is not. If bytes came with the handle, a Readable event is due at once. On
+	// is not. If bytes came with the handle, or with TLS may have, a Readable event
+	// is due at once. On
 	// error h still belongs to the caller.
 	Attach(h Handle, owner any) (Socket, error)
 	// Detach gives s back as a handle that another owner may take; s must not be
@@ -98,8 +100,9 @@ type Poller interface {
 type Socket interface {
 	// Read reads what is there: at least one byte, or ErrAgain, io.EOF or an error.
 	Read(p []byte) (int, error)
-	// Write writes what fits: n < len(p) only with ErrAgain or an error. After
-	// any other error the socket is only good for Close. p is not kept.
+	// Write writes what fits: n < len(p) only with ErrAgain or an error. ErrAgain
+	// with n == len(p) says that all was taken and is not sent yet (TLS). After any
+	// other error the socket is only good for Close. p is not kept.
 	Write(p []byte) (int, error)
 	// Interest says which events are wanted. The caller asks for writing only
 	// after ErrAgain, and for reading no more after an end of file. A connection
@@ -115,7 +118,7 @@ type Socket interface {
 	Stalled(idle time.Duration) bool
 	RemoteAddr() netip.AddrPort
 	// Close closes the socket and forgets its events; idempotent. Bytes that were
-	// written are still sent; what was received and not read is thrown away. Read
+	// written are still sent, unless a Write with TLS has just met ErrAgain; what was received and not read is thrown away. Read
 	// and Write return net.ErrClosed from then on.
 	Close()
 }

@@ -235,8 +235,8 @@ func TestFairness(t *testing.T) {
 
 // TLS runs in a portable socket, in the pollers of both backends.
 func TestTLS(t *testing.T) {
-	cert := certificate(t)
-	for _, b := range backends[1:] {
+	cert := certificate()
+	for _, b := range backends[1:3] {
 		t.Run(b.Name(), func(t *testing.T) {
 			l := newLoop(t, b)
 			raw, server := tcpPair(t)
@@ -273,15 +273,15 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func certificate(t *testing.T) tls.Certificate {
+func certificate() tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }

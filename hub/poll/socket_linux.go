@@ -16,17 +16,23 @@ import (
 )
 
 // Take takes over a *net.TCPConn, also one behind wrappers that give access to
-// it by a NetConn method and pass bytes through unchanged. Anything else, TLS
-// first of all, is errors.ErrUnsupported and left untouched.
+// it by a NetConn method and pass bytes through unchanged, and TLS that comes of
+// [TLSServer] with the handshake complete. Anything else is errors.ErrUnsupported
+// and left untouched.
 func (epollBackend) Take(c net.Conn, read []byte) (Handle, error) {
-	tc, prefix := unwrap(c, read)
+	tc, secure, prefix := unwrap(c, read)
 	if tc == nil {
 		return nil, fmt.Errorf("take %T: %w", c, errors.ErrUnsupported)
 	}
 	remote := addrPort(tc.RemoteAddr())
 	fd, err := duplicate(tc)
 	// The runtime's poller lets go of the socket; the duplicate keeps it open.
-	c.Close()
+	if secure != nil {
+		secure.Conn.Close() // without the alert that crypto/tls ends with
+		secure.Conn = nil
+	} else {
+		c.Close()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("take %T: %w", c, err)
 	}
@@ -34,26 +40,35 @@ func (epollBackend) Take(c net.Conn, read []byte) (Handle, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("take %T: %w", c, err)
 	}
-	return &descriptor{fd: fd, remote: remote, read: prefix}, nil
+	return &descriptor{fd: fd, remote: remote, read: prefix, secure: secure}, nil
 }
 
-// unwrap finds the TCP connection under c, nil if there is none, and a copy of
-// the bytes that come before what can be read from it.
-func unwrap(c net.Conn, read []byte) (*net.TCPConn, []byte) {
+// unwrap finds the TCP connection under c, nil if there is none that Take can use,
+// the TLS over it, and a copy of the bytes that come before what can be read.
+func unwrap(c net.Conn, read []byte) (_ *net.TCPConn, secure *transport, plain []byte) {
 	prefix := slices.Clone(read)
 	for {
 		switch t := c.(type) {
 		case *net.TCPConn:
-			return t, prefix
+			if secure == nil {
+				return t, nil, prefix
+			}
+			secure.ahead = append(secure.ahead, prefix...)
+			return t, secure, plain
 		case *prefixConn:
 			prefix = append(prefix, t.prefix...)
 			c = t.Conn
 		case *tls.Conn:
-			return nil, nil
+			under, ok := t.NetConn().(*transport)
+			if !ok || secure != nil || !t.ConnectionState().HandshakeComplete {
+				return nil, nil, nil
+			}
+			secure, plain, prefix = under, prefix, nil
+			c = under.Conn
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()
 		default:
-			return nil, nil
+			return nil, nil, nil
 		}
 	}
 }
@@ -113,7 +128,8 @@ func tune(fd int) error {
 type descriptor struct {
 	fd     int // -1 once given away or closed
 	remote netip.AddrPort
-	read   []byte // precedes what the socket yields
+	read   []byte     // precedes what the socket yields
+	secure *transport // nil without TLS
 }
 
 func (d *descriptor) RemoteAddr() netip.AddrPort { return d.remote }
@@ -128,6 +144,13 @@ func (d *descriptor) Conn(read []byte) (net.Conn, error) {
 	f.Close()
 	if err != nil {
 		return nil, fmt.Errorf("descriptor to connection: %w", err)
+	}
+	if t := d.secure; t != nil {
+		if err := t.leave(c); err != nil {
+			c.Close()
+			return nil, fmt.Errorf("descriptor to connection: %w", err)
+		}
+		c = t.tls
 	}
 	return withPrefix(c, read, d.read), nil
 }
@@ -150,20 +173,21 @@ func hangUp(fd int) {
 }
 
 // epollSocket is the Socket of a raw descriptor, and the place of an acceptor in
-// a poller. There are as many as connections: 56 bytes, 64 with the allocator's
-// rounding, of which 18 are the peer's address, since getpeername(2) has
-// forgotten it when the peer is gone.
+// a poller. There are as many as connections: 64 bytes, of which 18 are the peer's
+// address, since getpeername(2) has forgotten it when the peer is gone.
 type epollSocket struct {
 	poller *epollPoller
 	owner  any
+	secure *transport // nil without TLS
 	addr   [16]byte
 	fd     int32 // -1 once closed or detached
 	slot   uint32
 	seq    uint32
 	port   uint16
 	want   uint8
-	// prefixed is set while poller.prefixes has bytes that precede the kernel's.
-	prefixed bool
+	// unread is set while there may be bytes that the kernel does not know of:
+	// poller.unread has some, or TLS has.
+	unread bool
 }
 
 func (s *epollSocket) event(mask uint32) *unix.EpollEvent {
@@ -177,7 +201,7 @@ func (s *epollSocket) mask() uint32 {
 	if s.want&wantRead != 0 {
 		m |= unix.EPOLLIN | unix.EPOLLRDHUP
 	}
-	if s.want&wantWrite != 0 {
+	if s.want&wantWrite != 0 || s.secure != nil && len(s.secure.sealed) > 0 {
 		m |= unix.EPOLLOUT
 	}
 	if m == 0 {
@@ -193,9 +217,19 @@ func (s *epollSocket) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if s.prefixed {
-		return s.readPrefix(p), nil
+	if s.unread {
+		if n := s.readPrefix(p); n > 0 {
+			return n, nil
+		}
 	}
+	if s.secure != nil {
+		return s.secure.read(p)
+	}
+	return s.readRaw(p)
+}
+
+// readRaw reads from the kernel; p is not empty.
+func (s *epollSocket) readRaw(p []byte) (int, error) {
 	for {
 		n, err := unix.Read(int(s.fd), p)
 		switch {
@@ -211,25 +245,45 @@ func (s *epollSocket) Read(p []byte) (int, error) {
 	}
 }
 
+// readPrefix yields what came with the handle, if anything is left of it.
 func (s *epollSocket) readPrefix(p []byte) int {
-	prefix := s.poller.prefixes[s]
+	prefix := s.poller.unread[s]
 	n := copy(p, prefix)
-	if n == len(prefix) {
-		s.prefixed = false
-		delete(s.poller.prefixes, s)
-	} else {
-		s.poller.prefixes[s] = prefix[n:]
+	if n > 0 && n == len(prefix) {
+		s.setUnread(s.secure != nil)
+	} else if n > 0 {
+		s.poller.unread[s] = prefix[n:]
 	}
 	return n
+}
+
+// setUnread says whether there may be bytes that the kernel does not know of, what
+// came with the handle aside.
+func (s *epollSocket) setUnread(unread bool) {
+	switch {
+	case unread:
+		s.poller.unread[s] = nil
+	case s.unread:
+		delete(s.poller.unread, s)
+	}
+	s.unread = unread
 }
 
 func (s *epollSocket) Write(p []byte) (int, error) {
 	if s.fd < 0 {
 		return 0, net.ErrClosed
 	}
+	if s.secure != nil {
+		return s.secure.write(p)
+	}
 	if len(p) == 0 {
 		return 0, nil
 	}
+	return s.writeRaw(p)
+}
+
+// writeRaw gives the kernel what it takes of p, which is not empty.
+func (s *epollSocket) writeRaw(p []byte) (int, error) {
 	for {
 		n, err := unix.Write(int(s.fd), p)
 		switch {
@@ -254,7 +308,16 @@ func (s *epollSocket) Interest(read, write bool) {
 	if s.fd < 0 || want == s.want {
 		return
 	}
+	before := s.mask()
 	s.want = want
+	s.rearm(before)
+}
+
+// rearm tells the kernel what to wait for, if that is not what it was before.
+func (s *epollSocket) rearm(before uint32) {
+	if s.mask() == before {
+		return
+	}
 	if err := unix.EpollCtl(s.poller.epfd, unix.EPOLL_CTL_MOD, int(s.fd), s.event(s.mask())); err != nil {
 		// EPOLL_CTL_MOD fails only for a descriptor that is not there, see epoll_ctl(2).
 		panic(fmt.Sprintf("poll: change interest: %v", err))
@@ -300,6 +363,9 @@ func (s *epollSocket) RemoteAddr() netip.AddrPort {
 func (s *epollSocket) Close() {
 	if s.fd < 0 {
 		return
+	}
+	if s.secure != nil {
+		s.secure.bye()
 	}
 	fd := int(s.fd)
 	s.poller.release(s)
