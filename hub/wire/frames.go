@@ -45,6 +45,8 @@ func (e *CloseError) Error() string {
 	return fmt.Sprintf("websocket: %s (%d)", e.Reason, e.Code)
 }
 
+var errLongLength = protocolError("length in more bytes than it takes")
+
 func protocolError(reason string) *CloseError {
 	return &CloseError{Code: StatusProtocolError, Reason: reason}
 }
@@ -148,7 +150,7 @@ func (d *Decoder) Need(b []byte, limit int) (n int, err error) {
 // size is its length in bytes, 0 while the payload's length is unknown; Mask is
 // set only when b holds the whole header.
 //
-// Data lengths in more bytes than needed are accepted, as by other servers.
+// A length must be in as few bytes as it takes (RFC 6455 section 5.2).
 func (d *Decoder) header(b []byte, limit int) (h ws.Header, size int, err error) {
 	if len(b) < 2 {
 		return h, 0, nil
@@ -175,6 +177,9 @@ func (d *Decoder) header(b []byte, limit int) (h ws.Header, size int, err error)
 			return h, 0, nil
 		}
 		h.Length = int64(binary.BigEndian.Uint16(b[2:]))
+		if h.Length < 126 {
+			return h, 0, errLongLength
+		}
 		size = 4
 	case 127:
 		if len(b) < 10 {
@@ -183,6 +188,9 @@ func (d *Decoder) header(b []byte, limit int) (h ws.Header, size int, err error)
 		length := binary.BigEndian.Uint64(b[2:])
 		if length>>63 != 0 {
 			return h, 0, protocolError(ws.ErrHeaderLengthMSB.Error())
+		}
+		if length>>16 == 0 {
+			return h, 0, errLongLength
 		}
 		h.Length = int64(length)
 		size = 10
