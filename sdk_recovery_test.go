@@ -208,7 +208,7 @@ func followGo(ctx context.Context, t *testing.T, s *sdkServer, protocol, addr, r
 // publish publishes one after the other until ctx ends. What is not
 // acknowledged may have been stored or not; it is not tried again.
 func (f *follower) publish(ctx context.Context, publish func(data []byte) error) {
-	pause := time.NewTicker(2 * time.Millisecond)
+	pause := time.NewTicker(10 * time.Millisecond) // a client under the race detector keeps up
 	defer pause.Stop()
 	for n := 0; ; n++ {
 		m := mark{f.name, n}
