@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -37,6 +38,20 @@ join_leave = true
 // TestHubJS runs hub.js in Node: everything that it does, over a line that is cut,
 // falls silent and ends within messages, and over restarts of the server.
 func TestHubJS(t *testing.T) { runHubJS(t) }
+
+// TestHubJSTime runs it with a clock, a network and a server of the test's own: minutes
+// without network, and messages that cross.
+func TestHubJSTime(t *testing.T) {
+	nodePackages(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "node", "--no-warnings", filepath.Join("testdata/js", "hubjs_time.mjs")).CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
+}
 
 // TestHubJSFaults has random faults, and kills of the server, between it and busy
 // clients: in the end each has the server's state, and no event was missed or doubled.

@@ -101,6 +101,7 @@ const tests = {
     const page = await room.history({ after: 1 });
     assert.deepEqual(page.publications.map((p) => p.data.n), [2]);
     assert.deepEqual((await room.history({ limit: 1, reverse: true })).publications.map((p) => p.data.n), [2]);
+    assert.equal((await connect().room("game:basics").history({ after: 1 })).publications.length, 1); // not subscribed
     assert.equal(Object.values(await room.presence())[0].user, "ann");
     assert.deepEqual(await room.presenceStats(), { clients: 1, users: 1 });
     const other = connect({ user: "bob" }), joins = [];

@@ -178,13 +178,12 @@ export type Request = {
     body: object;
     resolve: (reply: any) => void;
     reject: (e: HubError) => void;
-    sent?: number;
     tries: number;
 };
 /**
  * A request that is sent again after each reconnect until it is answered. That is safe:
  * it reads, or it has an id that the server remembers.
- * @typedef {{body: object, resolve: (reply: any) => void, reject: (e: HubError) => void, sent?: number, tries: number}} Request
+ * @typedef {{body: object, resolve: (reply: any) => void, reject: (e: HubError) => void, tries: number}} Request
  */
 /**
  * Hub is a connection that comes back by itself.
@@ -252,9 +251,9 @@ export declare class Room extends Emitter {
      * @param {string} name
      * @param {RoomOptions} options
      * @param {Send} send
-     * @param {() => boolean} connected
+     * @param {() => boolean} greeted
      */
-    constructor(hub: Hub, name: string, options: RoomOptions, send: Send, connected: () => boolean);
+    constructor(hub: Hub, name: string, options: RoomOptions, send: Send, greeted: () => boolean);
     /** Subscribes, and again after each reconnect, from the last position. */
     subscribe(): void;
     /** Unsubscribes. The position is kept: subscribe() continues from it. */
@@ -330,8 +329,8 @@ export declare class Room extends Emitter {
     joined(result: any): void;
     /** What the server says of the room; for the hub. @param {any} push */
     push(push: any): void;
-    /** The connection has ended; for the hub. */
-    dropped(): void;
+    /** The connection has ended; for the hub. @param {HubError} [error] and does not come back */
+    dropped(error?: HubError): void;
 }
 export type Pending = {
     id: string;
@@ -371,9 +370,15 @@ export declare class State extends Emitter {
     }): Promise<Result>;
     /** Ends it. The room stays subscribed. */
     close(): void;
-    /** @param {boolean} recovered for the room */
+    /** It is subscribed; for the room. @param {boolean} recovered */
     joined(recovered: boolean): void;
-    /** Reads all resources; for the room. Events that come meanwhile are applied as they come. */
+    /** It will not be ready; for the room. @param {HubError} error */
+    failed(error: HubError): void;
+    /**
+     * Reads all resources; for the room. What was known before is forgotten: a server that was
+     * restored from a copy may know less. Of what a page and an event tell, the higher version
+     * holds.
+     */
     load(): Promise<void>;
     /** An event of the room; for the room. @param {Publication} event */
     published({ data }: Publication): void;

@@ -122,7 +122,7 @@ const publication = (p) => ({ data: p.data, offset: p.offset, time: p.time, tags
 /**
  * A request that is sent again after each reconnect until it is answered. That is safe:
  * it reads, or it has an id that the server remembers.
- * @typedef {{body: object, resolve: (reply: any) => void, reject: (e: HubError) => void, sent?: number, tries: number}} Request
+ * @typedef {{body: object, resolve: (reply: any) => void, reject: (e: HubError) => void, tries: number}} Request
  */
 
 /**
@@ -144,6 +144,8 @@ export class Hub extends Emitter {
   #token = "";
   /** @type {any} the socket in use; what comes from another is of no interest */
   #socket = null;
+  /** The server is greeted, and takes commands behind that. */
+  #greeted = false;
   #failures = 0;
   #lastID = 0;
   /** Commands of this socket by id. @type {Map<number, {done: (reply: any) => void, timer: any}>} */
@@ -174,7 +176,7 @@ export class Hub extends Emitter {
     globalThis.addEventListener?.("online", this.#wake);
     globalThis.document?.addEventListener("visibilitychange", this.#wake);
     this.#to("connecting");
-    this.#open();
+    if (this.#waits()) this.#open();
   }
 
   /** Disconnects. Requests without an answer are rejected; rooms keep their position. */
@@ -207,7 +209,7 @@ export class Hub extends Emitter {
   room(name, options) {
     const known = this.#rooms.get(name);
     if (known) return known;
-    const room = new Room(this, name, options ?? {}, (command, done) => this.#send(command, done), () => this.state === "connected");
+    const room = new Room(this, name, options ?? {}, (command, done) => this.#send(command, done), () => this.#greeted);
     this.#rooms.set(name, room);
     return room;
   }
@@ -268,6 +270,11 @@ export class Hub extends Emitter {
     this.emit("state", state);
   }
 
+  /** Nothing is under way: no listener has disconnected, or connected anew. */
+  #waits() {
+    return this.state === "connecting" && !this.#socket;
+  }
+
   /** A wait before the next try: full jitter below a bound that doubles. @param {number} tries */
   #delay(tries) {
     return Math.random() * Math.min(this.#options.maxDelay, this.#options.minDelay * 2 ** tries);
@@ -290,7 +297,14 @@ export class Hub extends Emitter {
       if (this.#socket !== turn) return;
     }
     const Socket = this.#options.WebSocket ?? globalThis.WebSocket;
-    const socket = new Socket(this.#options.url ?? location.origin.replace(/^http/, "ws") + "/connection/websocket");
+    /** @type {any} */
+    let socket;
+    try {
+      socket = new Socket(this.#options.url ?? location.origin.replace(/^http/, "ws") + "/connection/websocket");
+    } catch (e) { // not an address, or no class
+      this.#end(asError(e));
+      return;
+    }
     this.#socket = socket;
     const late = setTimeout(() => this.#lost(socket, new HubError("timeout", "no connection in time", { temporary: true })), timeout);
     socket.onopen = () => {
@@ -313,41 +327,47 @@ export class Hub extends Emitter {
     const subs = {};
     for (const room of this.#rooms.values()) if (room.byServer && room.position) subs[room.name] = { recover: true, ...room.position };
     const joining = [...this.#rooms.values()].filter((room) => room.wanted && !room.byServer);
-    const [now, later] = [joining.filter((room) => !room.options.getToken), joining.filter((room) => room.options.getToken)];
     /** @type {string[]} */
     const lines = [];
-    this.#command({ connect: { token: this.#token, name: this.#options.name ?? "hub.js", subs } }, lines, (reply) => {
-      if (this.#welcome(socket, reply)) for (const room of later) room.join();
-    });
-    for (const room of now) room.join((command, done) => this.#command(command, lines, done));
+    this.#command({ connect: { token: this.#token, name: this.#options.name ?? "hub.js", subs } }, lines, (reply) => this.#welcome(socket, reply));
+    for (const room of joining) if (!room.options.getToken) room.join((command, done) => this.#command(command, lines, done));
     socket.send(lines.join("\n"));
+    this.#greeted = true;
+    for (const room of joining) if (room.options.getToken) room.join(); // by a command of its own, when it has the token
   }
 
-  /** @param {any} socket @param {any} reply @returns {boolean} connected */
+  /** @param {any} socket @param {any} reply */
   #welcome(socket, reply) {
     if (reply.error) {
       const error = protocolError(reply.error);
       if (error.code === 109) this.#renew(error);
       else if (error.temporary) this.#lost(socket, error);
       else this.#end(error);
-      return false;
+      return;
     }
-    const { client, ping, pong, expires, ttl, subs: given } = reply.connect;
+    const { client, ping, pong, expires, ttl, subs: given = {} } = reply.connect;
     this.client = client;
     this.#failures = 0;
     this.#pong = Boolean(pong);
     this.#patience = ping ? ping * 1000 + this.#options.timeout : 0;
     this.#listen(socket);
     if (expires) this.#expire(socket, ttl);
+    for (const request of this.#requests) this.#ask(request);
     this.#to("connected");
     this.emit("connected", { client });
-    for (const [name, result] of Object.entries(given ?? {})) {
-      const room = this.room(name);
-      room.byServer = true;
-      room.joined(result);
+    for (const name of Object.keys(given)) this.room(name);
+    for (const room of this.#rooms.values()) {
+      if (socket !== this.#socket) return; // a listener has disconnected
+      if (Object.hasOwn(given, room.name)) this.#given(room.name, given[room.name]);
+      else if (room.byServer) room.push({ unsubscribe: { code: 2500, reason: "no longer given" } });
     }
-    for (const request of this.#requests) this.#ask(request);
-    return socket === this.#socket; // listeners may have disconnected
+  }
+
+  /** The server has subscribed this connection. @param {string} name @param {any} result */
+  #given(name, result) {
+    const room = this.room(name);
+    room.byServer = true;
+    room.joined(result);
   }
 
   /** The token has run out: get another one. @param {HubError} error */
@@ -366,6 +386,7 @@ export class Hub extends Emitter {
     this.#seen = Date.now();
     if (!this.#patience) return;
     const look = () => {
+      this.#seen = Math.min(this.#seen, Date.now()); // the clock may be set back
       const left = this.#seen + this.#patience - Date.now();
       if (left <= 0) this.#lost(socket, new HubError("timeout", "the server has fallen silent", { temporary: true }));
       else this.#silence = setTimeout(look, left);
@@ -445,11 +466,8 @@ export class Hub extends Emitter {
   #push(push) {
     const name = push.channel;
     if (push.message) this.emit("message", push.message.data);
-    else if (push.subscribe) {
-      const room = this.room(name);
-      room.byServer = true;
-      room.joined(push.subscribe);
-    } else this.#rooms.get(name)?.push(push);
+    else if (push.subscribe) this.#given(name, push.subscribe);
+    else this.#rooms.get(name)?.push(push);
   }
 
   /** The socket is of no use any more. @param {any} socket @param {HubError} error */
@@ -461,7 +479,6 @@ export class Hub extends Emitter {
       return;
     }
     if (code >= 3500 && code < 4000 || code >= 4500 && code < 5000) {
-      error.temporary = false;
       this.#end(error);
       return;
     }
@@ -473,13 +490,15 @@ export class Hub extends Emitter {
     this.#drop();
     if (this.state === "connected") this.#to("connecting");
     this.emit("error", error);
-    if (this.state !== "connecting") return; // a listener has disconnected
+    if (!this.#waits()) return;
     this.#retry = setTimeout(() => this.#open(), this.#delay(this.#failures++));
   }
 
-  #drop() {
+  /** @param {HubError} [error] it does not come back */
+  #drop(error) {
     const socket = this.#socket;
     this.#socket = null;
+    this.#greeted = false;
     clearTimeout(this.#retry);
     clearTimeout(this.#refresh);
     clearTimeout(this.#silence);
@@ -489,7 +508,7 @@ export class Hub extends Emitter {
       socket.onopen = socket.onmessage = socket.onclose = null;
       socket.close();
     }
-    for (const room of this.#rooms.values()) room.dropped();
+    for (const room of this.#rooms.values()) room.dropped(error);
   }
 
   /** @param {HubError|undefined} error */
@@ -497,20 +516,22 @@ export class Hub extends Emitter {
     if (this.state === "disconnected") return;
     globalThis.removeEventListener?.("online", this.#wake);
     globalThis.document?.removeEventListener("visibilitychange", this.#wake);
-    this.#drop();
+    const why = error ?? new HubError("disconnected", "disconnected");
+    if (error) error.temporary = false;
+    const requests = [...this.#requests];
+    this.#requests.clear();
+    this.#drop(why);
     this.client = "";
     this.#why = error;
     this.#to("disconnected");
-    const requests = [...this.#requests];
-    this.#requests.clear();
-    for (const request of requests) request.reject(error ?? new HubError("disconnected", "disconnected"));
+    for (const request of requests) request.reject(why);
     this.emit("disconnected", error);
   }
 
   /** The network is back, or the page is seen again: timers may have slept. */
   #woken() {
     if (globalThis.document?.visibilityState === "hidden") return;
-    if (this.state === "connecting" && !this.#socket) this.#open();
+    if (this.#waits()) this.#open();
     else if (this.state === "connected" && this.#patience && Date.now() > this.#seen + this.#patience) {
       this.#lost(this.#socket, new HubError("timeout", "the server has fallen silent", { temporary: true }));
     }
@@ -536,7 +557,7 @@ export class Room extends Emitter {
   wanted = false;
   #hub;
   #send;
-  #connected;
+  #greeted;
   /** Tells apart what belongs to earlier connections and subscriptions. */
   #turn = 0;
   #failures = 0;
@@ -548,30 +569,31 @@ export class Room extends Emitter {
    * @param {string} name
    * @param {RoomOptions} options
    * @param {Send} send
-   * @param {() => boolean} connected
+   * @param {() => boolean} greeted
    */
-  constructor(hub, name, options, send, connected) {
+  constructor(hub, name, options, send, greeted) {
     super();
     this.#hub = hub;
     this.name = name;
     this.options = options;
     this.position = options.since;
     this.#send = send;
-    this.#connected = connected;
+    this.#greeted = greeted;
   }
 
   /** Subscribes, and again after each reconnect, from the last position. */
   subscribe() {
     if (this.wanted) return;
     this.wanted = true;
+    if (this.byServer) return;
     this.status = "subscribing";
-    if (this.#connected()) this.join();
+    if (this.#greeted()) this.join();
   }
 
   /** Unsubscribes. The position is kept: subscribe() continues from it. */
   unsubscribe() {
     if (!this.wanted && !this.byServer) return;
-    if (this.#connected()) this.#send({ unsubscribe: { channel: this.name } });
+    if (this.#greeted()) this.#send({ unsubscribe: { channel: this.name } });
     this.#left({ code: 0, reason: "unsubscribed" });
   }
 
@@ -686,7 +708,7 @@ export class Room extends Emitter {
     this.emit("error", error);
     if (!error.temporary && !(error.code === 109 && this.options.getToken)) {
       this.#left({ code: Number(error.code) || 0, reason: error.message });
-    } else if (this.wanted && this.#connected()) {
+    } else if (this.wanted && this.#greeted()) {
       this.#timer = setTimeout(() => this.join(), Math.random() * Math.min(20000, 200 * 2 ** this.#failures++));
     }
   }
@@ -736,6 +758,7 @@ export class Room extends Emitter {
     else if (push.leave) this.emit("leave", who(push.leave.info));
     else if (push.unsubscribe) {
       const { code = 0, reason = "" } = push.unsubscribe;
+      this.byServer = false;
       if (code >= 2500 && this.wanted) this.join(); // subscribe again
       else this.#left({ code, reason });
     }
@@ -753,10 +776,11 @@ export class Room extends Emitter {
     this.emit("publication", event);
   }
 
-  /** The connection has ended; for the hub. */
-  dropped() {
+  /** The connection has ended; for the hub. @param {HubError} [error] and does not come back */
+  dropped(error) {
     clearTimeout(this.#timer);
     this.#turn++;
+    if (error) this.#state?.failed(error);
     if (this.status === "subscribed") this.status = "subscribing";
   }
 
@@ -766,6 +790,7 @@ export class Room extends Emitter {
     this.#turn++;
     this.wanted = this.byServer = false;
     this.status = "unsubscribed";
+    this.#state?.failed(new HubError(why.code, why.reason));
     this.emit("unsubscribed", why);
   }
 }
@@ -783,6 +808,8 @@ export class State extends Emitter {
   #confirmed = new Map();
   /** What is shown. @type {Map<string, Resource>} */
   #view = new Map();
+  /** What a reading under way has found, and events since it began. @type {Map<string, Resource>|undefined} */
+  #fresh;
   /** @type {Pending[]} */ #pending = [];
   #loaded = false;
   #turn = 0;
@@ -830,12 +857,15 @@ export class State extends Emitter {
    */
   async operate(steps, options) {
     const pending = { id: options?.id ?? newID(), steps };
-    this.#pending.push(pending);
-    this.#show(keysOf(pending), {});
     try {
+      this.#pending.push(pending);
+      this.#show(keysOf(pending), {});
       const result = await this.#room.operate(steps, { ...options, id: pending.id });
       this.#settle(pending);
-      this.#take(result.resources, { operation: result.id });
+      // Its event is still to come, or what is here has it and perhaps more.
+      const { offset = 0, epoch } = this.#room.position ?? {};
+      if (result.epoch === epoch && result.offset > offset) this.#take(result.resources, { operation: result.id });
+      else this.#show(keysOf(pending), {});
       return result;
     } catch (e) {
       this.#settle(pending);
@@ -850,51 +880,52 @@ export class State extends Emitter {
     this.#forget();
   }
 
-  /** @param {boolean} recovered for the room */
+  /** It is subscribed; for the room. @param {boolean} recovered */
   joined(recovered) {
-    if (!this.#loaded || !recovered) this.load();
+    if (!recovered || this.#fresh || !this.#loaded) this.load();
   }
 
-  /** Reads all resources; for the room. Events that come meanwhile are applied as they come. */
+  /** It will not be ready; for the room. @param {HubError} error */
+  failed(error) {
+    this.#reject(error);
+  }
+
+  /**
+   * Reads all resources; for the room. What was known before is forgotten: a server that was
+   * restored from a copy may know less. Of what a page and an event tell, the higher version
+   * holds.
+   */
   async load() {
     const turn = ++this.#turn;
-    const again = this.#loaded;
-    this.#loaded = false;
-    /** @type {Map<string, Resource>} */
-    const found = new Map();
+    const fresh = (this.#fresh = new Map());
     try {
-      let after = "";
+      /** @type {string|undefined} */
+      let after;
       do {
         const page = await this.#room.list({ after, limit: 1000 });
         if (turn !== this.#turn) return;
-        for (const r of page.resources) found.set(r.key, r);
-        after = page.next ?? "";
+        keep(fresh, page.resources);
+        after = page.next;
       } while (after);
     } catch (e) {
       if (turn !== this.#turn) return;
-      this.#reject(asError(e));
+      this.failed(asError(e));
       this.#room.emit("error", asError(e));
       return;
     }
-    // What was there and is not any more was deleted before the pages were read, or it is
-    // news that came after its page: then its event has told of it since.
-    const gone = [...this.#confirmed].filter(([key, r]) => !found.has(key) && !r.deleted && !this.#news.has(key));
-    for (const [key, r] of gone) this.#confirmed.set(key, { key, version: r.version, deleted: true });
-    this.#news.clear();
+    const keys = [...this.#confirmed.keys(), ...fresh.keys()];
+    const again = this.#loaded;
+    this.#confirmed = fresh;
+    this.#fresh = undefined;
     this.#loaded = true;
-    this.#take([...found.values()], {});
-    this.#show(gone.map(([key]) => key), {});
+    this.#show(keys, {});
     this.#resolve();
     if (again) this.emit("reset");
   }
 
-  /** Keys of events that came while resources were read. @type {Set<string>} */
-  #news = new Set();
-
   /** An event of the room; for the room. @param {Publication} event */
   published({ data }) {
     if (!Array.isArray(data?.changes)) return;
-    if (!this.#loaded) for (const change of data.changes) this.#news.add(change.key);
     const mine = this.#pending.find((p) => p.id === data.operation);
     if (mine) this.#settle(mine);
     this.#take(data.changes, { operation: data.operation, user: data.user });
@@ -912,13 +943,9 @@ export class State extends Emitter {
    * @param {{operation?: string, user?: string}} by
    */
   #take(resources, by) {
-    const keys = [];
-    for (const r of resources) {
-      if (r.value === undefined && !r.deleted) continue; // it may not be read
-      if (r.version > (this.#confirmed.get(r.key)?.version ?? 0)) this.#confirmed.set(r.key, r);
-      keys.push(r.key);
-    }
-    this.#show(keys, by);
+    keep(this.#confirmed, resources);
+    if (this.#fresh) keep(this.#fresh, resources);
+    this.#show(resources.map((r) => r.key), by);
   }
 
   /**
@@ -948,6 +975,14 @@ export class State extends Emitter {
       const pending = Boolean(/** @type {any} */ (now).pending);
       this.emit("change", { key, value: is, previous: was, version: now.deleted ? 0 : now.version, pending, ...by });
     }
+  }
+}
+
+/** Puts resources where no newer ones are. @param {Map<string, Resource>} into @param {Resource[]} resources */
+function keep(into, resources) {
+  for (const r of resources) {
+    if (r.value === undefined && !r.deleted) continue; // it may not be read
+    if (r.version > (into.get(r.key)?.version ?? 0)) into.set(r.key, r);
   }
 }
 
