@@ -311,9 +311,10 @@ func (l *loop) peerCloses(c *conn, payload []byte) {
 	}
 	answer := disconnectCode{}
 	code, _, err := wire.ParseClose(payload)
+	var bad *wire.CloseError
 	switch {
-	case err != nil:
-		answer = disconnectCode{uint16(ws.StatusProtocolError), "malformed close frame"}
+	case errors.As(err, &bad):
+		answer = disconnectCode{bad.Code, bad.Reason}
 	case len(payload) > 0:
 		answer.code = code
 	}

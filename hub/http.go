@@ -214,6 +214,8 @@ func refuse(p *problem) *wire.HandshakeError {
 // writeRefusal answers as wire.AppendErrorResponse does.
 func writeRefusal(w http.ResponseWriter, e *wire.HandshakeError) {
 	maps.Copy(w.Header(), e.Header)
+	// Or net/http would wait for a body that the request announces.
+	w.Header()["Connection"] = append([]string{"close"}, e.Header["Connection"]...)
 	code := e.Code
 	if code == "" {
 		code = codeOfStatus(e.Status)

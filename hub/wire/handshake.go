@@ -70,8 +70,8 @@ var headReaders = sync.Pool{New: func() any {
 //
 // It is stricter than net/http, so that two readers of a request never see two
 // requests: lines end in CRLF, names are tokens directly before their colon, no
-// line is folded, Host is there once (RFC 9112 sections 2.2, 3.2, 5). err is a
-// *[HandshakeError], as soon as the bytes that prove the fault are there.
+// line is folded, Host is there once and well formed (RFC 9112 sections 2.2, 3.2,
+// 5). err is a *[HandshakeError], as soon as the bytes that prove the fault are there.
 func ParseRequest(b []byte) (r *http.Request, n int, err error) {
 	n, host, refusal := scanHead(b)
 	if refusal != nil {
@@ -94,6 +94,9 @@ func ParseRequest(b []byte) (r *http.Request, n int, err error) {
 	}
 	if !host && r.ProtoAtLeast(1, 1) { // two of them http.ReadRequest refuses
 		return nil, 0, badRequest("a Host header is required")
+	}
+	if !isHost(r.Host) {
+		return nil, 0, badRequest("malformed Host header")
 	}
 	return r, n, nil
 }
@@ -146,6 +149,17 @@ func isToken(s []byte) bool {
 		}
 	}
 	return len(s) > 0
+}
+
+// isHost reports whether s has only characters of a host and a port (RFC 3986
+// section 3.2.2); it may be empty.
+func isHost(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isLetter(c) && (c < '0' || c > '9') && strings.IndexByte("!$%&'()*+,-.:;=[]_~", c) < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Header names in the canonical form of package http.
