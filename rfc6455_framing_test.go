@@ -4,23 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
-	"testing"
 
 	"github.com/centrifugal/protocol"
 )
-
-// TestRFC6455Framing: lengths, control frames, reserved bits and op codes,
-// masking, limits (sections 5.1, 5.2, 5.5).
-func TestRFC6455Framing(t *testing.T) {
-	runRFC(t, slicesOf(lengthCases(), pingCases(), headerCases(), limitCases(), choppedCases()))
-}
-
-func slicesOf(groups ...[]rfcCase) (all []rfcCase) {
-	for _, g := range groups {
-		all = append(all, g...)
-	}
-	return all
-}
 
 // lengthCases are messages of lengths around those where the header changes.
 func lengthCases() (cases []rfcCase) {

@@ -28,12 +28,6 @@ import (
 // publishes to a room without history that the client is subscribed to, and
 // wants the acknowledgement and the publication.
 
-// Op codes of RFC 6455 section 5.2, and the bit of a frame that is a message's last.
-const (
-	opCont, opText, opBinary       = 0x0, 0x1, 0x2
-	opClose, opPing, opPong, opFin = 0x8, 0x9, 0xa, 0x80
-)
-
 // rfcServer is a server under test; trust is nil without TLS.
 type rfcServer struct {
 	*sdkServer
@@ -72,9 +66,12 @@ func (s *rfcServer) dial() (net.Conn, error) {
 	return c, c.SetDeadline(time.Now().Add(patience))
 }
 
-// rfcWays are the ways in which the bytes of a case reach the server: the step of
-// rfcClient.deliver.
-var rfcWays = map[string]int{"at once": 0, "by bytes": 1}
+// rfcWay is how the bytes of a case reach the server, and in which encoding.
+type rfcWay struct {
+	name     string
+	step     int // bytes in a write, 0 for all: see rfcClient.deliver
+	protobuf bool
+}
 
 // rfcCase is one conversation with the server.
 type rfcCase struct {
@@ -105,44 +102,57 @@ type rfcClient struct {
 
 var rfcRooms atomic.Uint64
 
-// runRFC runs cases against each server, in both encodings and each way of delivery.
-func runRFC(t *testing.T, cases []rfcCase) {
+// TestRFC6455 runs all cases against each server.
+func TestRFC6455(t *testing.T) {
 	t.Parallel()
+	cases := slices.Concat(lengthCases(), pingCases(), headerCases(), limitCases(), choppedCases(),
+		fragmentCases(), textCases(), closeCases())
 	for _, s := range startRFCServers(t) {
-		for way, step := range rfcWays {
-			for _, protobuf := range []bool{false, true} {
-				var all sync.WaitGroup
-				slots := make(chan struct{}, 16)
-				for _, c := range cases {
-					if c.step != 0 && step == 1 {
-						continue // it runs once, its own way
-					}
-					all.Go(func() {
-						slots <- struct{}{}
-						defer func() { <-slots }()
-						if err := s.run(c, step, protobuf); err != nil {
-							t.Errorf("%s, %s, protobuf %v: %s: %v", s.name, way, protobuf, c.name, err)
-						}
-					})
-				}
-				all.Wait()
-			}
-		}
-		s.healthy()
+		t.Run(s.name, func(t *testing.T) {
+			s.t = t
+			s.runAll(t, cases)
+			s.handshakes(t)
+			s.healthy()
+		})
 	}
 }
 
+func (s *rfcServer) runAll(t *testing.T, cases []rfcCase) {
+	ways := []rfcWay{{"at once", 0, false}, {"by bytes", 1, false}, {"in Protobuf", 0, true}}
+	if s.name == "auto" {
+		ways = append(ways, rfcWay{"in Protobuf, by bytes", 1, true})
+	}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for _, way := range ways {
+		for _, c := range cases {
+			way := way
+			if c.step != 0 {
+				if way.step == 1 {
+					continue // it comes once, its own way
+				}
+				way.step = c.step
+			}
+			slots <- struct{}{}
+			all.Go(func() {
+				defer func() { <-slots }()
+				if err := s.run(c, way); err != nil {
+					t.Errorf("%s: %s: %v", way.name, c.name, err)
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
 // run runs one case on a connection of its own.
-func (s *rfcServer) run(rc rfcCase, step int, protobuf bool) error {
+func (s *rfcServer) run(rc rfcCase, way rfcWay) error {
 	conn, err := s.dial()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	c := &rfcClient{server: s, conn: conn, in: bufio.NewReader(conn), protobuf: protobuf, step: step}
-	if rc.step != 0 {
-		c.step = rc.step
-	}
+	c := &rfcClient{server: s, conn: conn, in: bufio.NewReader(conn), protobuf: way.protobuf, step: way.step}
 	c.room = fmt.Sprint("live:rfc", rfcRooms.Add(1))
 	if err := c.connect(); err != nil {
 		return err
@@ -366,9 +376,7 @@ func (c *rfcClient) silence() error {
 	c.data(c.publish("after the close frame"))
 	c.frame(opFin|opClose, "\x03\xe8")
 	c.deliver()
-	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-	}
+	closeWrite(c.conn)
 	rest, err := io.ReadAll(c.in)
 	var timeout net.Error
 	switch {
@@ -378,6 +386,13 @@ func (c *rfcClient) silence() error {
 		return errors.New("the server does not close the connection")
 	}
 	return nil
+}
+
+// closeWrite says that no more will come.
+func closeWrite(c net.Conn) {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
 }
 
 // hear returns what the server says next: "pong ...", "reply id", "error id code",
@@ -437,60 +452,6 @@ func (c *rfcClient) decode(payload []byte) error {
 			return nil
 		}
 	}
-}
-
-// rfcMask is a masking key without a zero; what is masked twice or not at all shows.
-var rfcMask = []byte{0x9c, 0x3a, 0x51, 0xe7}
-
-// rfcFrame is a masked frame with its length in as few bytes as possible.
-func rfcFrame(first byte, payload string) []byte {
-	b := []byte{first}
-	switch n := len(payload); {
-	case n < 126:
-		b = append(b, 0x80|byte(n))
-	case n < 1<<16:
-		b = binary.BigEndian.AppendUint16(append(b, 0x80|126), uint16(n))
-	default:
-		b = binary.BigEndian.AppendUint64(append(b, 0x80|127), uint64(n))
-	}
-	b = append(b, rfcMask...)
-	for i := range len(payload) {
-		b = append(b, payload[i]^rfcMask[i%4])
-	}
-	return b
-}
-
-// readRFCFrame reads a frame and holds the server to section 5: not masked, no
-// reserved bits, no fragments, lengths in as few bytes as possible.
-func readRFCFrame(r *bufio.Reader) (op byte, payload []byte, err error) {
-	head := make([]byte, 2, 10)
-	if _, err := io.ReadFull(r, head); err != nil {
-		return 0, nil, err
-	}
-	op, length := head[0]&0xf, uint64(head[1])
-	switch {
-	case head[0]&0xf0 != opFin:
-		return 0, nil, fmt.Errorf("by a frame that begins with %x", head)
-	case length&0x80 != 0:
-		return 0, nil, errors.New("by a masked frame")
-	case op >= opClose && length > 125:
-		return 0, nil, errors.New("by a control frame that is too long")
-	}
-	least := uint64(0)
-	if more := map[uint64]int{126: 2, 127: 8}[length]; more > 0 {
-		least = map[int]uint64{2: 126, 8: 1 << 16}[more]
-		long := make([]byte, 8)
-		if _, err := io.ReadFull(r, long[8-more:]); err != nil {
-			return 0, nil, err
-		}
-		length = binary.BigEndian.Uint64(long)
-	}
-	if length < least || length > 1<<20 {
-		return 0, nil, fmt.Errorf("by a frame with a length of %d", length)
-	}
-	payload = make([]byte, length)
-	_, err = io.ReadFull(r, payload)
-	return op, payload, err
 }
 
 // upgradeRequest is a plain opening handshake.
