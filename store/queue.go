@@ -17,28 +17,41 @@ type entry struct {
 	since time.Duration // on the clock of the queue
 }
 
-// line holds what waits for one room, oldest first: a room's operations keep their
-// order, and no others need one.
-type line struct {
-	room    string
-	entries []entry // entries[head:] wait
-	head    int
+// fifo is a queue in which first is constant time, push and pop are so on average.
+type fifo[T any] struct {
+	items []T // items[head:] are in it
+	head  int
 }
 
-// pop removes the oldest entry.
-func (l *line) pop() entry {
-	e := l.entries[l.head]
-	l.entries[l.head] = entry{}
-	l.head++
+func (f *fifo[T]) len() int { return len(f.items) - f.head }
+
+// first is the oldest element; there is one.
+func (f *fifo[T]) first() T { return f.items[f.head] }
+
+func (f *fifo[T]) push(item T) { f.items = append(f.items, item) }
+
+// pop removes the oldest element; there is one.
+func (f *fifo[T]) pop() T {
+	var none T
+	item := f.items[f.head]
+	f.items[f.head] = none
+	f.head++
 	switch {
-	case l.head == len(l.entries):
-		l.entries, l.head = l.entries[:0], 0
-	case l.head >= 1024 && l.head > len(l.entries)/2:
-		n := copy(l.entries, l.entries[l.head:])
-		clear(l.entries[n:])
-		l.entries, l.head = l.entries[:n], 0
+	case f.head == len(f.items):
+		f.items, f.head = f.items[:0], 0
+	case f.head >= 1024 && f.head > len(f.items)/2:
+		n := copy(f.items, f.items[f.head:])
+		clear(f.items[n:])
+		f.items, f.head = f.items[:n], 0
 	}
-	return e
+	return item
+}
+
+// line holds what waits for one room: a room's operations keep their order, and no
+// others need one.
+type line struct {
+	room string
+	fifo[entry]
 }
 
 // turn is how many operations a room may have done at its turn: so many are
@@ -59,10 +72,9 @@ type queue struct {
 
 	mu      sync.Mutex
 	lines   map[string]*line // by room; those that hold something
-	turns   []*line          // the same; turns[next:] in the order of their turns
-	next    int
-	taken   int     // by the line whose turn it is
-	spare   []*line // empty ones, for reuse
+	turns   fifo[*line]      // the same
+	taken   int              // by the line whose turn it is
+	spare   []*line          // empty ones, for reuse
 	entries int
 	bytes   int
 	closed  bool
@@ -98,7 +110,7 @@ func (q *queue) push(op operation, bytes int, done func(Result, error)) error {
 		return ErrQueueFull
 	}
 	l := q.lineLocked(op.in())
-	l.entries = append(l.entries, entry{op: op, done: done, bytes: bytes, since: now})
+	l.push(entry{op: op, done: done, bytes: bytes, since: now})
 	q.entries++
 	q.bytes += bytes
 	if !q.armed {
@@ -123,14 +135,14 @@ func (q *queue) lineLocked(room string) *line {
 	}
 	l.room = room
 	q.lines[room] = l
-	q.turns = append(q.turns, l)
+	q.turns.push(l)
 	return l
 }
 
 // emptyLocked ends a line that holds nothing. It is in turns no more.
 func (q *queue) emptyLocked(l *line) {
 	delete(q.lines, l.room)
-	if l.room = ""; cap(l.entries) <= spareEntries && len(q.spare) < spareLines {
+	if l.room = ""; cap(l.items) <= spareEntries && len(q.spare) < spareLines {
 		q.spare = append(q.spare, l)
 	}
 }
@@ -150,12 +162,12 @@ func (q *queue) take(dst []entry, entries, bytes int) (batch []entry, open bool)
 	size := 0
 	q.mu.Lock()
 	for q.entries > 0 && len(dst) < entries {
-		l := q.turns[q.next]
-		late := now-l.entries[l.head].since >= q.timeout
-		if !late && len(dst) > 0 && size+l.entries[l.head].bytes > bytes {
+		first := q.turns.first().first()
+		late := now-first.since >= q.timeout
+		if !late && len(dst) > 0 && size+first.bytes > bytes {
 			break
 		}
-		e := q.popLocked(l)
+		e := q.popLocked()
 		if late {
 			overdue = append(overdue, e)
 			continue
@@ -171,29 +183,33 @@ func (q *queue) take(dst []entry, entries, bytes int) (batch []entry, open bool)
 
 // popLocked removes the oldest entry of the line whose turn it is, and gives the turn
 // to the next when it is over.
-func (q *queue) popLocked(l *line) entry {
-	e := l.pop()
-	q.entries--
-	q.bytes -= e.bytes
-	if q.taken++; q.taken < turn && len(l.entries) > 0 {
+func (q *queue) popLocked() entry {
+	l := q.turns.first()
+	e := q.dropLocked(l)
+	if q.taken++; q.taken < turn && l.len() > 0 {
 		return e
 	}
 	q.taken = 0
-	q.turns[q.next] = nil
-	q.next++
-	if q.next == len(q.turns) {
-		q.turns, q.next = q.turns[:0], 0
-	} else if q.next >= 1024 && q.next > len(q.turns)/2 {
-		n := copy(q.turns, q.turns[q.next:])
-		clear(q.turns[n:])
-		q.turns, q.next = q.turns[:n], 0
-	}
-	if len(l.entries) > 0 {
-		q.turns = append(q.turns, l)
+	q.turns.pop()
+	q.againLocked(l)
+	return e
+}
+
+// dropLocked removes the oldest entry of a line.
+func (q *queue) dropLocked(l *line) entry {
+	e := l.pop()
+	q.entries--
+	q.bytes -= e.bytes
+	return e
+}
+
+// againLocked gives a line another turn, or ends it when nothing is left of it.
+func (q *queue) againLocked(l *line) {
+	if l.len() > 0 {
+		q.turns.push(l)
 	} else {
 		q.emptyLocked(l)
 	}
-	return e
 }
 
 // expire runs when the oldest entry may be overdue. While the writer is stuck it
@@ -212,22 +228,14 @@ func (q *queue) expire() {
 // overdueLocked removes the entries that waited too long and returns them.
 func (q *queue) overdueLocked(now time.Duration) []entry {
 	var overdue []entry
-	left := q.turns[:0]
-	for _, l := range q.turns[q.next:] {
-		for len(l.entries) > 0 && now-l.entries[l.head].since >= q.timeout {
-			e := l.pop()
-			q.entries--
-			q.bytes -= e.bytes
-			overdue = append(overdue, e)
+	for range q.turns.len() {
+		l := q.turns.pop()
+		for l.len() > 0 && now-l.first().since >= q.timeout {
+			overdue = append(overdue, q.dropLocked(l))
 		}
-		if len(l.entries) > 0 {
-			left = append(left, l)
-		} else {
-			q.emptyLocked(l)
-		}
+		q.againLocked(l)
 	}
-	clear(q.turns[len(left):])
-	q.turns, q.next, q.taken = left, 0, 0
+	q.taken = 0
 	return overdue
 }
 
@@ -235,7 +243,7 @@ func (q *queue) overdueLocked(now time.Duration) []entry {
 func (q *queue) oldestLocked() time.Duration {
 	oldest := time.Duration(math.MaxInt64)
 	for _, l := range q.lines {
-		oldest = min(oldest, l.entries[l.head].since)
+		oldest = min(oldest, l.first().since)
 	}
 	return oldest
 }
@@ -263,11 +271,9 @@ func (q *queue) close() {
 func (q *queue) fail(err error) {
 	q.mu.Lock()
 	var waiting []entry
-	for _, l := range q.turns[q.next:] {
-		waiting = append(waiting, l.entries[l.head:]...)
+	for q.entries > 0 {
+		waiting = append(waiting, q.popLocked())
 	}
-	q.turns, q.next, q.taken, q.entries, q.bytes = nil, 0, 0, 0, 0
-	clear(q.lines)
 	q.timer.Stop()
 	q.mu.Unlock()
 	refuse(waiting, err)
