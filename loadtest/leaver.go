@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"sync/atomic"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // leaver is what becomes of a connection that loses its right to be there. Its fields
@@ -133,16 +134,16 @@ func eachLeaver(all []*leaver, f func(l *leaver)) {
 	}
 }
 
-// times are those from another time until each was closed first, sorted, in
-// nanoseconds.
-func times(all []*leaver, from func(i int) int64) (list []float64) {
+// closings are the times, in microseconds, from another time until each was closed
+// first.
+func closings(all []*leaver, from func(i int) int64) *hdrhistogram.Histogram {
+	h := newHistogram()
 	for i, l := range all {
 		l.conn.shard.mu.Lock()
 		if l.at != 0 {
-			list = append(list, float64(l.at-from(i)))
+			_ = h.RecordValue(max(1, min((l.at-from(i))/1000, slowest)))
 		}
 		l.conn.shard.mu.Unlock()
 	}
-	slices.Sort(list)
-	return list
+	return h
 }

@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -57,13 +58,19 @@ const (
 
 // page gets one page.
 func (m *metricsSource) page(ctx context.Context, path string, timeout time.Duration) ([]byte, error) {
+	return m.ask(ctx, http.MethodGet, path, nil, http.StatusOK, timeout)
+}
+
+// ask makes a request, which must be answered with a status.
+func (m *metricsSource) ask(ctx context.Context, method, path string, body []byte, status int, timeout time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.base+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, m.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+m.key)
+	req.Header.Set("Content-Type", "application/json")
 	// A transport of its own, so that no connection outlives the server.
 	transport := &http.Transport{DisableKeepAlives: true}
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -72,11 +79,11 @@ func (m *metricsSource) page(ctx context.Context, path string, timeout time.Dura
 		return nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxPage))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxPage))
+	if err == nil && resp.StatusCode != status {
+		err = fmt.Errorf("%s: %.300s", resp.Status, answer)
 	}
-	return body, err
+	return answer, err
 }
 
 // parseMetrics reads the Prometheus text format.

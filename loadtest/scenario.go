@@ -81,7 +81,7 @@ func init() { // not a literal: soak and validation refer to it
 		},
 		"revoke": {
 			what:      "a tenth of the users are revoked and some tokens expire during traffic, the server is restarted; then a signing key is removed",
-			ownServer: true, server: func(*Options) serverPlan { return serverPlan{auth: checkedOften} }, run: (*stage).revoke,
+			ownServer: true, server: func(*Options) serverPlan { return serverPlan{auth: checkedOften + exactly} }, run: (*stage).revoke,
 		},
 		"crash": {
 			what:      "the server is killed again and again in the middle of acknowledged publications and operations, clients resume",

@@ -109,9 +109,17 @@ func operate(ctx context.Context, operators []*operator) {
 // crashOnce kills the server, starts it again and waits until every client is
 // back, which takes the time that it returns.
 func (st *stage) crashOnce(ctx context.Context) (time.Duration, error) {
+	return st.startAgain(ctx, func() error { st.server.kill(); return nil }, int64(len(st.swarm.conns)))
+}
+
+// startAgain ends the server and starts it again, and waits until so many clients, who
+// come back by themselves, are there: it returns the time that took from the start.
+func (st *stage) startAgain(ctx context.Context, end func() error, all int64) (time.Duration, error) {
 	s := st.swarm
 	before := s.counts()
-	st.server.kill()
+	if err := end(); err != nil {
+		return 0, err
+	}
 	st.sampler.running()
 	// Everybody notices before the server is back, so that "ready" means back.
 	if err := s.wait(ctx, func(c *counts) bool { return c.ready == 0 }); err != nil {
@@ -123,11 +131,11 @@ func (st *stage) crashOnce(ctx context.Context) (time.Duration, error) {
 	}
 	st.source = st.server.metrics()
 	st.sampler.running()
-	err := s.wait(ctx, func(c *counts) bool { return c.ready == int64(len(s.conns)) })
-	// Connections that the kill ended, and attempts while nothing listened.
+	err := s.wait(ctx, func(c *counts) bool { return c.ready == all })
+	// Connections that the end ended, and attempts while nothing listened.
 	st.expectedEnds += s.counts().ended - before.ended
 	if err == nil {
-		s.dropped += int64(len(s.conns))
+		s.dropped += all
 	}
 	return time.Since(begin), err
 }

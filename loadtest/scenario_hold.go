@@ -19,9 +19,11 @@ func holdGap(o *Options) time.Duration { return min(5*time.Second, max(o.Hold, 1
 // Lines of [auth]: how often connections are checked.
 const (
 	checkedNever = `revalidate = "24h"`
-	checkedOften = "revalidate = \"2s\"\nleeway = \"0s\""
+	checkedOften = `revalidate = "2s"`
 	// checkPeriod is that of checkedOften.
 	checkPeriod = 2 * time.Second
+	// exactly makes tokens end when they say.
+	exactly = "\nleeway = \"0s\""
 )
 
 // authChanged tells of them.

@@ -1,12 +1,10 @@
 package loadtest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -55,27 +53,12 @@ type revocation struct {
 
 // revoke asks the admin API for a revocation; when it returns, that is in force.
 func (m *metricsSource) revoke(ctx context.Context, what revocation) error {
-	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
-	defer cancel()
 	body, err := json.Marshal(what)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = m.ask(ctx, http.MethodPost, "/admin/v1/revocations", body, http.StatusCreated, metricsTimeout)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.base+"/admin/v1/revocations", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+m.key)
-	req.Header.Set("Content-Type", "application/json")
-	transport := &http.Transport{DisableKeepAlives: true} // no connection outlives the server
-	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return fmt.Errorf("revoke: %w", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusCreated {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-		return fmt.Errorf("revoke: %s: %s", resp.Status, text)
 	}
 	return nil
 }
@@ -170,7 +153,6 @@ func (m *revokeRun) revokeAll(ctx context.Context) error {
 		})
 	}
 	callers.Wait()
-	m.revoked = slices.DeleteFunc(m.revoked, func(l *leaver) bool { return l == nil }) // after an error
 	return errors.Join(errs...)
 }
 
@@ -224,29 +206,23 @@ func (m *revokeRun) checkLeft(expiry int64) {
 	st.checkLeavers("expired: nothing comes later than a period of revalidation", m.expiring, func(l *leaver) bool { return l.late == 0 })
 	st.checkLeavers("expired: closed with 3005", m.expiring, (*leaver).closedWith)
 	n := len(st.swarm.conns)
-	if close := times(m.revoked, func(i int) int64 { return m.asked[i] }); len(close) > 0 {
-		st.figure(report.RevokeClose.Of(at(close, 0.95)/1e6, n), len(close))
-		f := report.Figure{Name: "revoke_close_p50_ms", Title: "the same, p50", Unit: "ms", Better: report.Lower, Value: at(close, 0.5) / 1e6, Definition: "Median of the same."}
-		st.figure(f, len(close))
-		f.Name, f.Title, f.Value, f.Definition = "revoke_close_max_ms", "the same, at most", close[len(close)-1]/1e6, "The longest of the same."
-		st.figure(f, len(close))
+	if h := closings(m.revoked, func(i int) int64 { return m.asked[i] }); h.TotalCount() > 0 {
+		count := int(h.TotalCount())
+		st.figure(report.RevokeClose.Of(float64(h.ValueAtQuantile(95))/1000, n), count)
+		f := report.Figure{Name: "revoke_close_p50_ms", Title: "the same, p50", Unit: "ms", Better: report.Lower, Value: float64(h.ValueAtQuantile(50)) / 1000, Definition: "Median of the same."}
+		st.figure(f, count)
+		f.Name, f.Title, f.Value, f.Definition = "revoke_close_max_ms", "the same, at most", float64(h.Max())/1000, "The longest of the same."
+		st.figure(f, count)
+		took := newHistogram()
+		for _, t := range m.took {
+			_ = took.RecordValue(max(1, t/1000))
+		}
+		st.figure(report.Figure{Name: "revoke_call_p95_ms", Title: "revocation, answered, p95", Unit: "ms", Better: report.Lower, Value: float64(took.ValueAtQuantile(95)) / 1000,
+			Definition: fmt.Sprintf("From the request to the admin API until its answer, when the revocation is on disk and in force; %d callers at once.", revokeCallers)}, len(m.took))
 	}
-	var took []float64
-	for _, t := range m.took {
-		took = append(took, float64(t))
+	if h := closings(m.expiring, func(int) int64 { return expiry }); h.TotalCount() > 0 {
+		st.figure(report.ExpiryClose.Of(float64(h.Max())/1e6, n), int(h.TotalCount()))
 	}
-	if slices.Sort(took); len(took) > 0 {
-		st.figure(report.Figure{Name: "revoke_call_p95_ms", Title: "revocation, answered, p95", Unit: "ms", Better: report.Lower, Value: at(took, 0.95) / 1e6,
-			Definition: fmt.Sprintf("From the request to the admin API until its answer, when the revocation is on disk and in force; %d callers at once.", revokeCallers)}, len(took))
-	}
-	if close := times(m.expiring, func(int) int64 { return expiry }); len(close) > 0 {
-		st.figure(report.ExpiryClose.Of(close[len(close)-1]/1e9, n), len(close))
-	}
-}
-
-// at is a quantile of sorted values.
-func at(sorted []float64, q float64) float64 {
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
 // checkLeavers makes a check of all of some connections.
@@ -284,45 +260,27 @@ func (m *revokeRun) checkReturns(ctx context.Context) error {
 	if err := try("revoked and expired: refused when they come back"); err != nil {
 		return err
 	}
-	if err := st.restart(ctx, int64(len(s.conns)-len(all))); err != nil {
+	st.phase("restart the server")
+	s.resume.Store(true)
+	_, err := st.startAgain(ctx, st.server.stop, int64(len(s.conns)-len(all)))
+	s.resume.Store(false)
+	if err != nil {
 		return err
 	}
 	return try("revoked and expired: refused after a restart")
 }
 
-// restart stops the server in order and starts it again; all that may be there come
-// back by themselves and continue.
-func (st *stage) restart(ctx context.Context, all int64) error {
-	s, before := st.swarm, st.swarm.counts()
-	st.phase("restart the server")
-	s.resume.Store(true)
-	defer s.resume.Store(false)
-	if err := st.server.stop(); err != nil {
-		return err
-	}
-	if err := s.wait(ctx, func(c *counts) bool { return c.ready == 0 }); err != nil {
-		return err
-	}
-	if err := st.server.start(ctx); err != nil {
-		return err
-	}
-	st.source = st.server.metrics()
-	st.sampler.running()
-	err := s.wait(ctx, func(c *counts) bool { return c.ready == all })
-	st.expectedEnds += s.counts().ended - before.ended
-	s.dropped += all
-	return err
-}
+// keyRemoved is the check of those whose key is removed.
+const keyRemoved = "key removed: its connections are closed with 3005"
 
 // rotate removes the key of the connections of every other room.
 func (st *stage) rotate(ctx context.Context) error {
 	o := &st.r.options
-	const goes = "key removed: its connections are closed with 3005"
 	if o.Rooms < 2 || hangup == nil {
-		st.notChecked(goes, "it takes two rooms, and a signal to reload")
+		st.notChecked(keyRemoved, "it takes two rooms, and a signal to reload")
 		return nil
 	}
-	both := checkedOften + fmt.Sprintf("\nprevious_secrets = [\"file:%s\"]", st.server.retiredFile())
+	both := checkedOften + exactly + fmt.Sprintf("\nprevious_secrets = [\"file:%s\"]", st.server.retiredFile())
 	if err := st.server.reload(ctx, both); err != nil {
 		return err
 	}
@@ -336,11 +294,10 @@ func (st *stage) rotate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := st.swarm
 	var stay []*room
 	var gone []*leaver
 	var pending atomic.Int64
-	for _, r := range s.rooms {
+	for _, r := range st.swarm.rooms {
 		if r.number%2 == 0 {
 			stay = append(stay, r)
 			continue
@@ -349,6 +306,34 @@ func (st *stage) rotate(ctx context.Context) error {
 			gone = append(gone, leave(c, closeExpired, &pending))
 		}
 	}
+	one := checkedOften + exactly
+	if o.keepKey {
+		one = both
+	}
+	removed, err := st.removeKey(ctx, one, stay)
+	if err != nil {
+		return err
+	}
+	if err := st.leave(ctx, gone, 0); err != nil {
+		return err
+	}
+	st.checkLeavers(keyRemoved, gone, (*leaver).closedWith)
+	if h := closings(gone, func(int) int64 { return removed }); h.TotalCount() > 0 {
+		st.figure(report.Figure{Name: "rotation_close_max_s", Title: "from the reload until the last connection of the removed key is closed", Unit: "s", Better: report.Lower,
+			Value: float64(h.Max()) / 1e6, Definition: "From the moment at which the server has reloaded its configuration until the client read the close frame; the longest one. A connection is checked every 2 s here."}, int(h.TotalCount()))
+	}
+	if err := st.swarm.comeBack(ctx, gone); err != nil {
+		return err
+	}
+	st.checkLeavers("key removed: refused when they come back", gone, (*leaver).refused)
+	return nil
+}
+
+// removeKey makes rounds to the rooms that stay, gives the server lines of [auth] with
+// one key less, and makes rounds again. It returns when the lines were in force, on
+// the swarm's clock.
+func (st *stage) removeKey(ctx context.Context, one string, stay []*room) (removed int64, err error) {
+	o := &st.r.options
 	shape := report.Shape{Rooms: len(stay), Events: o.Events}
 	for _, r := range stay {
 		shape.Conns += len(r.members)
@@ -366,31 +351,15 @@ func (st *stage) rotate(ctx context.Context) error {
 	}
 	const before, after = "with both keys", "a key is removed"
 	if err := rounds(before); err != nil {
-		return err
-	}
-	one := checkedOften
-	if o.keepKey {
-		one = both
+		return 0, err
 	}
 	if err := st.server.reload(ctx, one); err != nil {
-		return err
+		return 0, err
 	}
-	removed := s.now()
+	removed = st.swarm.now()
 	if err := rounds(after); err != nil {
-		return err
+		return 0, err
 	}
-	if err := st.leave(ctx, gone, 0); err != nil {
-		return err
-	}
-	st.checkLeavers(goes, gone, (*leaver).closedWith)
-	st.figure(report.RotationRatio.Of(medianOf(st.roundsOf(shape, after), p95)/medianOf(st.roundsOf(shape, before), p95), len(s.conns)), rotateRounds)
-	if close := times(gone, func(int) int64 { return removed }); len(close) > 0 {
-		st.figure(report.Figure{Name: "rotation_close_max_s", Title: "from the reload until the last connection of the removed key is closed", Unit: "s", Better: report.Lower,
-			Value: close[len(close)-1] / 1e9, Definition: "From the moment at which the server has reloaded its configuration until the client read the close frame; the longest one. A connection is checked every 2 s here."}, len(close))
-	}
-	if err := s.comeBack(ctx, gone); err != nil {
-		return err
-	}
-	st.checkLeavers("key removed: refused when they come back", gone, (*leaver).refused)
-	return nil
+	st.figure(report.RotationRatio.Of(medianOf(st.roundsOf(shape, after), p95)/medianOf(st.roundsOf(shape, before), p95), len(st.swarm.conns)), rotateRounds)
+	return removed, nil
 }

@@ -277,26 +277,35 @@ var listening = regexp.MustCompile(`"msg":"listening","addr":"([^"]+)","admin_ad
 
 // awaitListening looks for the server's first words in its log.
 func (s *server) awaitListening(ctx context.Context, from int64) error {
+	m, err := s.await(ctx, from, listening, "the server does not listen")
+	if err == nil {
+		s.admin = string(m[2])
+	}
+	return err
+}
+
+// await looks for words in the log behind an offset; not says what is wrong without
+// them.
+func (s *server) await(ctx context.Context, from int64, words *regexp.Regexp, not string) ([][]byte, error) {
 	deadline := time.After(startTimeout)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		text, err := os.ReadFile(s.log)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if m := listening.FindSubmatch(text[min(from, int64(len(text))):]); m != nil {
-			s.admin = string(m[2])
-			return nil
+		if m := words.FindSubmatch(text[min(from, int64(len(text))):]); m != nil {
+			return m, nil
 		}
 		select {
 		case <-tick.C:
 		case <-s.process.ended:
-			return s.gone(s.process)
+			return nil, s.gone(s.process)
 		case <-deadline:
-			return fmt.Errorf("the server does not listen after %v%s", startTimeout, s.lastWords())
+			return nil, fmt.Errorf("%s after %v%s", not, startTimeout, s.lastWords())
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 }
@@ -331,7 +340,7 @@ func (s *server) reload(ctx context.Context, auth string) error {
 	if hangup == nil {
 		return errors.New("this system has no signal to reload a configuration")
 	}
-	before, err := os.ReadFile(s.log)
+	log, err := os.Stat(s.log)
 	if err == nil {
 		err = s.configure(auth)
 	}
@@ -341,30 +350,11 @@ func (s *server) reload(ctx context.Context, auth string) error {
 	if err != nil {
 		return fmt.Errorf("reload: %w", err)
 	}
-	deadline := time.After(startTimeout)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		text, err := os.ReadFile(s.log)
-		if err != nil {
-			return err
-		}
-		if m := reloaded.FindSubmatch(text[min(len(before), len(text)):]); m != nil {
-			if string(m[1]) != "configuration reloaded" {
-				return fmt.Errorf("reload: %s", m[0])
-			}
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-s.process.ended:
-			return s.gone(s.process)
-		case <-deadline:
-			return fmt.Errorf("the server has not reloaded its configuration after %v%s", startTimeout, s.lastWords())
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	m, err := s.await(ctx, log.Size(), reloaded, "the server has not reloaded its configuration")
+	if err == nil && string(m[1]) != "configuration reloaded" {
+		err = fmt.Errorf("reload: %s", m[0])
 	}
+	return err
 }
 
 // stop ends the server as an operator does; it must end well.
