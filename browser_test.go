@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 )
@@ -35,7 +33,6 @@ func chromium(t *testing.T) string {
 // and fails with what it complains of. url and admin are http addresses.
 func runInBrowser(t *testing.T, script, url, admin, adminKey string, limit time.Duration) {
 	t.Helper()
-	modules := nodePackages(t)
 	browser := chromium(t)
 	shots := os.Getenv(screenshots)
 	if shots == "" {
@@ -43,17 +40,12 @@ func runInBrowser(t *testing.T, script, url, admin, adminKey string, limit time.
 	} else if err := os.MkdirAll(shots, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	env, err := json.Marshal(object{
-		"url": url, "admin": admin, "adminKey": adminKey, "apiKey": sdkAPIKey, "secret": sdkSecret,
-		"shots": shots, "chromium": browser,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", filepath.Join("testdata/js", script))
-	cmd.Env = append(os.Environ(), "NODE_PATH="+modules, "HUB_TEST="+string(env))
+	cmd := nodeCommand(ctx, t, object{
+		"url": url, "admin": admin, "adminKey": adminKey, "apiKey": sdkAPIKey, "secret": sdkSecret,
+		"shots": shots, "chromium": browser,
+	}, script)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = 5 * time.Second

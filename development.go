@@ -190,8 +190,8 @@ func banner(hubCommand, addr, adminAddr string, o hub.Options, token string) str
 
   websocket  ws://ADDR/connection/websocket
   health     http://ADDR/healthz
-  console    http://ADMIN/console/#key=KEY
-  metrics    http://ADMIN/metrics, with the admin_key of FILE
+  console    http://ADMIN/console/, which asks for the admin key: KEY
+  metrics    http://ADMIN/metrics, with the same key, as admin_key in FILE
 
 A token for user "USER", good for 24 hours:
 

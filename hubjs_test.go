@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -74,34 +73,17 @@ func TestHubJSInBrowser(t *testing.T) {
 // runHubJS runs testdata/js/hubjs.mjs. It restarts the server when the script asks.
 func runHubJS(t *testing.T, args ...string) {
 	t.Helper()
-	modules := nodePackages(t)
+	nodePackages(t)
 	t.Parallel()
 	s := startSDKServer(t, hubJSSettings)
 	_, port, _ := strings.Cut(s.addr, ":")
-	env := func() string {
-		b, err := json.Marshal(object{"url": s.url(""), "port": port, "admin": "http://" + s.admin, "adminKey": sdkAdminKey, "key": sdkAPIKey, "secret": sdkSecret})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	cmd := exec.CommandContext(t.Context(), "node", append([]string{filepath.Join("testdata/js", "hubjs.mjs")}, args...)...)
-	cmd.Env = append(os.Environ(), "NODE_PATH="+modules, "HUB_TEST="+env())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := nodeCommand(ctx, t, object{"url": s.url(""), "port": port, "admin": "http://" + s.admin, "adminKey": sdkAdminKey, "key": sdkAPIKey, "secret": sdkSecret},
+		"hubjs.mjs", args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	limit := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
-	defer limit.Stop()
+	stdin, stdout := startPiped(t, cmd)
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		switch lines.Text() {
 		case "restart":

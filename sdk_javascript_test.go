@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -25,29 +26,13 @@ type js struct {
 // ends with the test.
 func startJS(t *testing.T, addr, api, protocol, script string, args ...string) *js {
 	t.Helper()
-	modules := nodePackages(t)
-	env, err := json.Marshal(object{
+	cmd := nodeCommand(context.Background(), t, object{ // the cleanup ends it
 		"url": sdkURL(addr, ""), "api": "http://" + api + "/api", "protocol": protocol,
 		"secret": sdkSecret, "key": sdkAPIKey,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("node", append([]string{filepath.Join("testdata/js", script)}, args...)...)
-	cmd.Env = append(os.Environ(), "NODE_PATH="+modules, "HUB_TEST="+string(env))
+	}, script, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin, stdout := startPiped(t, cmd)
 	p := &js{stdin: stdin, lines: make(chan json.RawMessage, 1<<20)}
 	var reading sync.WaitGroup
 	reading.Go(func() {
@@ -67,6 +52,36 @@ func startJS(t *testing.T, addr, api, protocol, script string, args ...string) *
 		}
 	})
 	return p
+}
+
+// nodeCommand is node with a script of testdata/js, which finds its packages, and env
+// as JSON in the environment variable HUB_TEST.
+func nodeCommand(ctx context.Context, t *testing.T, env object, script string, args ...string) *exec.Cmd {
+	t.Helper()
+	modules := nodePackages(t)
+	text, err := json.Marshal(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, "node", append([]string{filepath.Join("testdata/js", script)}, args...)...)
+	cmd.Env = append(os.Environ(), "NODE_PATH="+modules, "HUB_TEST="+string(text))
+	return cmd
+}
+
+// startPiped starts a process to talk to.
+func startPiped(t *testing.T, cmd *exec.Cmd) (stdin io.WriteCloser, stdout io.Reader) {
+	t.Helper()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stdout, err = cmd.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return stdin, stdout
 }
 
 // nodePackages returns a directory with the packages of testdata/js/package.json

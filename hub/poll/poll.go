@@ -74,8 +74,7 @@ type Acceptor interface {
 type Poller interface {
 	// Attach adopts h; its events carry owner. Reading is of interest, writing
 	// is not. If bytes came with the handle, or with TLS may have, a Readable event
-	// is due at once. On
-	// error h still belongs to the caller.
+	// is due at once. On error h still belongs to the caller.
 	Attach(h Handle, owner any) (Socket, error)
 	// Detach gives s back as a handle that another owner may take; s must not be
 	// used again. Bytes that came with its handle and were not read go along.
@@ -118,7 +117,8 @@ type Socket interface {
 	Stalled(idle time.Duration) bool
 	RemoteAddr() netip.AddrPort
 	// Close closes the socket and forgets its events; idempotent. Bytes that were
-	// written are still sent, unless a Write with TLS has just met ErrAgain; what was received and not read is thrown away. Read
-	// and Write return net.ErrClosed from then on.
+	// written are still sent, unless a Write with TLS has just met ErrAgain; what was
+	// received and not read is thrown away. Read and Write return net.ErrClosed from
+	// then on.
 	Close()
 }

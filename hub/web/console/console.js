@@ -108,11 +108,5 @@ lock.addEventListener("click", () => { key.forget(); login(); });
 addEventListener("hashchange", () => { route(); main.focus({ preventScroll: true }); scrollTo(0, 0); });
 document.addEventListener("visibilitychange", look);
 
-// A development server's banner has the key behind the address, which shows it no longer.
-const given = /^#key=(.+)$/.exec(location.hash);
-if (given) {
-  key.set(decodeURIComponent(given[1]));
-  history.replaceState(null, "", "#overview");
-}
 if (key.get()) overview.tick(say).then(start, (e) => login(e.status === 401 ? undefined : e.message));
 else login();
